@@ -1,0 +1,214 @@
+"""Options as frozen records that are checked when they are made.
+
+Durations are seconds (`float`) or `timedelta`, and are kept as seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from random import random
+from typing import Any, Literal, TypeAlias, get_args
+
+from mega.errors import BadOption, UnknownLock, UnknownRole, did_you_mean
+
+__all__ = [
+    "Backoff",
+    "DeadLetter",
+    "JobOptions",
+    "Lock",
+    "PoolOptions",
+    "Role",
+    "Seconds",
+    "check_count",
+    "check_role",
+    "to_backoff",
+    "to_lock",
+    "to_seconds",
+]
+
+Seconds: TypeAlias = float | timedelta
+Role = Literal["all", "worker", "scheduler", "web"]
+
+ROLES: tuple[Role, ...] = get_args(Role)
+SUSPICIOUS_TTL = 1000
+
+
+def to_seconds(value: Any, *, option: str, minimum: float = 0.0) -> float:
+    """Return a duration as seconds. Raises: BadOption."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value < minimum:
+        raise BadOption(
+            f"{option}={value!r} is not a duration of at least {minimum:g} s.",
+            hint="Durations are seconds, such as 1.5, or a timedelta.",
+        )
+    return float(value)
+
+
+def check_count(value: Any, *, option: str, minimum: int = 0) -> int:
+    """Return `value` if it is a whole number of at least `minimum`. Raises: BadOption."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+        raise BadOption(f"{option}={value!r} is not a whole number of at least {minimum}.")
+    return value
+
+
+def check_role(role: str) -> Role:
+    """Return `role` if there is such a role. Raises: UnknownRole."""
+    for known in ROLES:
+        if role == known:
+            return known
+    raise UnknownRole(f"there is no role {role!r}.", hint=did_you_mean(role, ROLES))
+
+
+@dataclass(frozen=True)
+class Backoff:
+    """The wait before each retry: `initial`, then `factor` times the last one, at most `max`.
+
+    With `jitter` the wait is drawn between half and the whole of that, so that jobs
+    which failed together do not come back together.
+    """
+
+    initial: Seconds = 1.0
+    max: Seconds = 30.0
+    factor: float = 2.0
+    jitter: bool = True
+
+    def __post_init__(self) -> None:
+        initial = to_seconds(self.initial, option="Backoff.initial")
+        object.__setattr__(self, "initial", initial)
+        object.__setattr__(self, "max", to_seconds(self.max, option="Backoff.max"))
+        if not isinstance(self.factor, int | float) or not 1 <= self.factor < math.inf:
+            raise BadOption(f"Backoff.factor={self.factor!r} is not a number of at least 1.")
+
+    def delay(self, attempt: int, draw: Callable[[], float] = random) -> float:
+        """Return the seconds to wait after the attempt of that 1-based number has failed."""
+        initial, longest = float(self.initial), float(self.max)  # type: ignore[arg-type]
+        try:
+            wait = min(longest, initial * self.factor ** (attempt - 1))
+        except OverflowError:
+            wait = longest
+        return wait * (0.5 + draw() / 2) if self.jitter else wait
+
+
+def to_backoff(value: Any) -> Backoff:
+    """Return a Backoff; a bare duration is a constant wait. Raises: BadOption."""
+    if isinstance(value, Backoff):
+        return value
+    constant = to_seconds(value, option="backoff")
+    return Backoff(initial=constant, max=constant, factor=1, jitter=False)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Keep runs of one schedule apart, also across processes.
+
+    The lease lasts `ttl` seconds and is renewed while the run lasts, so `ttl` only says
+    how long a dead holder keeps others out. `key` defaults to `mega:schedule:<name>`.
+    """
+
+    ttl: Seconds = 30.0
+    store: str = "default"
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        ttl = to_seconds(self.ttl, option="Lock.ttl", minimum=1.0)
+        if not isinstance(self.ttl, timedelta) and ttl >= SUSPICIOUS_TTL:
+            warnings.warn(
+                f"Lock(ttl={self.ttl!r}) is {ttl:g} seconds: were milliseconds meant? "
+                "A timedelta says it without a doubt.",
+                stacklevel=3,
+            )
+        object.__setattr__(self, "ttl", ttl)
+
+
+def to_lock(value: bool | str | Lock | None, *, stores: tuple[str, ...]) -> Lock | None:
+    """Return the Lock that `lock=` stands for. Raises: BadOption, UnknownLock."""
+    if value is None or value is False:
+        return None
+    lock = Lock() if value is True else Lock(store=value) if isinstance(value, str) else value
+    if not isinstance(lock, Lock):
+        raise BadOption(f"lock={value!r} is not True, the name of a lock store, or a Lock.")
+    if lock.store not in stores:
+        hint = did_you_mean(lock.store, stores)
+        raise UnknownLock(f"there is no lock store {lock.store!r}.", hint=hint)
+    return lock
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """How long dead letters are kept: `max_age` (0 = for ever) and at most `max_bytes`."""
+
+    max_age: Seconds = timedelta(days=7)
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_age", to_seconds(self.max_age, option="DeadLetter.max_age"))
+        if self.max_bytes is not None:
+            check_count(self.max_bytes, option="DeadLetter.max_bytes", minimum=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions:
+    """What a job declares beside its subject and handler."""
+
+    retries: int = 3
+    backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
+    concurrency: int = 1
+    per_worker: int | None = None
+    timeout: float | None = None
+    dead_letter: DeadLetter = DeadLetter()  # noqa: RUF009 - frozen
+    result_ttl: float = 3600.0
+    track: bool = True
+
+    def __post_init__(self) -> None:
+        check_count(self.retries, option="retries")
+        check_count(self.concurrency, option="concurrency", minimum=1)
+        if self.per_worker is not None:
+            check_count(self.per_worker, option="per_worker", minimum=1)
+
+    @property
+    def slots(self) -> int:
+        """How many jobs one worker runs at once."""
+        return min(self.concurrency, self.per_worker or self.concurrency)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolOptions:
+    """How a CPU pool is run. Sizes in bytes, times in seconds.
+
+    `size` None means one process less than there are CPUs, at least one. After more than
+    `max_restarts` crashes within `restart_window` the pool refuses calls for that long.
+    """
+
+    size: int | None = None
+    max_restarts: int = 5
+    restart_window: float | None = 60.0
+    max_queue: int | None = None
+    recycle_after: int | None = None
+    recycle_rss: int | None = None
+    memory_limit: int | None = None
+    nice: int = 0
+    start_timeout: float = 30.0
+
+    def __post_init__(self) -> None:
+        check_count(self.max_restarts, option="max_restarts")
+        for name in ("size", "recycle_after", "recycle_rss", "memory_limit"):
+            value = getattr(self, name)
+            if value is not None:
+                check_count(value, option=name, minimum=1)
+        if self.max_queue is not None:
+            check_count(self.max_queue, option="max_queue")
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> PoolOptions:
+        """Make the record from keyword arguments. Raises: BadOption for an unknown one."""
+        known = {field.name for field in fields(cls)}
+        for name in options:
+            if name not in known:
+                raise BadOption(f"a pool has no option {name!r}.", hint=did_you_mean(name, known))
+        return cls(**options)
