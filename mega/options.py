@@ -17,6 +17,7 @@ from mega.errors import BadOption, UnknownLock, UnknownRole, did_you_mean
 
 __all__ = [
     "Backoff",
+    "BrokerUrl",
     "DeadLetter",
     "JobOptions",
     "Lock",
@@ -157,11 +158,11 @@ class JobOptions:
     """What a job declares beside its subject and handler."""
 
     retries: int = 3
-    backoff: Backoff = Backoff()  # noqa: RUF009 - frozen
+    backoff: Backoff = Backoff()
     concurrency: int = 1
     per_worker: int | None = None
     timeout: float | None = None
-    dead_letter: DeadLetter = DeadLetter()  # noqa: RUF009 - frozen
+    dead_letter: DeadLetter = DeadLetter()
     result_ttl: float = 3600.0
     track: bool = True
 
@@ -212,3 +213,25 @@ class PoolOptions:
             if name not in known:
                 raise BadOption(f"a pool has no option {name!r}.", hint=did_you_mean(name, known))
         return cls(**options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerUrl:
+    """A broker URL, taken apart. `text` is what may be shown: it holds no secret.
+
+    `kind` is `embedded`, `nats` or `memory`; `servers` are plain `nats://host:port`.
+    """
+
+    text: str
+    kind: Literal["embedded", "nats", "memory"]
+    servers: tuple[str, ...] = ()
+    user: str | None = None
+    password: str | None = None
+    token: str | None = None
+    credentials: str | None = None
+    is_tls: bool = False
+    home: str | None = None
+    replicas: int = 1
+    ack_wait: float = 10.0
+    connect_timeout: float = 5.0
+    sync: str = "1s"

@@ -1,0 +1,52 @@
+"""What is known of one job, as it is kept in the state store."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+__all__ = ["JobRecord", "JobState", "decode_record", "encode_record"]
+
+JobState = Literal["waiting", "running", "retrying", "done", "failed"]
+FINAL: frozenset[JobState] = frozenset(("done", "failed"))
+
+
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of a job. It never goes backwards.
+
+    `result` is JSON as the handler's value was encoded; `error` is one line of text.
+    `due_at` is when a delayed or retried job runs next.
+    """
+
+    id: str
+    subject: str
+    state: JobState
+    attempt: int = 1
+    error: str | None = None
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    enqueued_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    due_at: datetime | None = None
+    worker: str | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self.state in FINAL
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(JobRecord)
+
+
+def encode_record(record: JobRecord) -> bytes:
+    """Return the record as JSON."""
+    return _encoder.encode(record)
+
+
+def decode_record(body: bytes) -> JobRecord:
+    """Return the record in `body`. Raises: msgspec.DecodeError."""
+    return _decoder.decode(body)
