@@ -1,0 +1,49 @@
+"""mega: scheduled jobs, queued jobs and CPU tasks, declared with decorators in one file."""
+
+from mega.app import App
+from mega.context import JobContext, ScheduleContext
+from mega.errors import (
+    BrokerError,
+    BrokerUnavailable,
+    CpuError,
+    CpuTimeout,
+    DeclarationError,
+    JobFailedError,
+    MegaError,
+    NotConnected,
+    PayloadError,
+    ResultExpired,
+)
+from mega.events import Event
+from mega.group import Group
+from mega.handles import CpuHandle, Job, JobHandle, ScheduleHandle
+from mega.options import Backoff, DeadLetter, Lock
+from mega.version import __version__
+from mega.wire.record import JobRecord
+
+__all__ = [
+    "App",
+    "Backoff",
+    "BrokerError",
+    "BrokerUnavailable",
+    "CpuError",
+    "CpuHandle",
+    "CpuTimeout",
+    "DeadLetter",
+    "DeclarationError",
+    "Event",
+    "Group",
+    "Job",
+    "JobContext",
+    "JobFailedError",
+    "JobHandle",
+    "JobRecord",
+    "Lock",
+    "MegaError",
+    "NotConnected",
+    "PayloadError",
+    "ResultExpired",
+    "ScheduleContext",
+    "ScheduleHandle",
+    "__version__",
+]

@@ -52,11 +52,13 @@ __all__ = [
     "UnknownRole",
     "capped_traceback",
     "did_you_mean",
+    "one_line",
     "only_mega_error",
     "report",
 ]
 
 MAX_REPORT_LINES = 6
+MAX_LINE = 500
 TRACEBACK_LIMIT = 8 * 1024
 
 
@@ -342,3 +344,9 @@ def capped_traceback(error: BaseException) -> str:
         return text
     half = TRACEBACK_LIMIT // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return `Type: text` of an error, as one line of at most 500 characters."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE - 1]}…"

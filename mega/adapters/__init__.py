@@ -1,0 +1,39 @@
+"""The outside world behind the ports. Each adapter is imported when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mega.options import BrokerUrl, PoolOptions
+from mega.ports import Broker, Clock, ProcessPool
+
+__all__ = ["make_broker", "make_pool"]
+
+
+def make_broker(
+    url: BrokerUrl, *, name: str, home: Path, is_provisioning: bool, clock: Clock
+) -> Broker:
+    """Return the broker of a URL, not yet connected. `home` is where an embedded server lives."""
+    if url.kind == "memory":
+        from mega.adapters.memory import MemoryBroker
+
+        return MemoryBroker(clock)
+    from mega.adapters.nats.broker import NatsBroker
+    from mega.adapters.nats.server import EmbeddedServer
+
+    embedded = EmbeddedServer(home, sync_interval=url.sync) if url.kind == "embedded" else None
+    return NatsBroker(url, embedded=embedded, is_provisioning=is_provisioning, name=name)
+
+
+def make_pool(
+    name: str,
+    options: PoolOptions,
+    tasks: Sequence[str],
+    emit: Callable[[str, dict[str, Any]], None],
+) -> ProcessPool:
+    """Return a process pool, not yet entered."""
+    from mega.adapters.pool.parent import WorkerPool
+
+    return WorkerPool(name, options, tasks, emit=emit)

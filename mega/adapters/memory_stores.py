@@ -1,0 +1,149 @@
+"""Job records and schedule claims in memory, timed by the given clock."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectSendStream
+
+from mega.ports import Claim, Clock, LeaseAnswer, Skip
+from mega.wire.record import JobRecord, decode_record, encode_record
+
+__all__ = ["MemoryClaims", "MemoryState"]
+
+Followers: TypeAlias = set[MemoryObjectSendStream[JobRecord]]
+
+
+class MemoryState:
+    """Implements `ports.StateStore`. Records are kept as bytes, as on the wire."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: dict[str, tuple[bytes, float]] = {}
+        self._ends: list[tuple[float, str]] = []
+        self._followers: defaultdict[str, Followers] = defaultdict(set)
+
+    async def create(self, record: JobRecord, *, ttl: float) -> None:
+        if self._find(record.id) is None:
+            await self.write(record, ttl=ttl)
+
+    async def write(self, record: JobRecord, *, ttl: float) -> None:
+        end = self._clock.monotonic() + ttl
+        self._kept[record.id] = (encode_record(record), end)
+        heappush(self._ends, (end, record.id))
+        self._drop_expired()
+        self._tell_followers(record.id)
+
+    async def get(self, job_id: str) -> JobRecord | None:
+        return self._find(job_id)
+
+    def records(self) -> list[JobRecord]:
+        """Return what is kept of all jobs, in the order of their first writes."""
+        kept = (self._find(job_id) for job_id in self._kept)
+        return [record for record in kept if record is not None]
+
+    @asynccontextmanager
+    async def follow(self, job_id: str) -> AsyncIterator[AsyncIterator[JobRecord]]:
+        send, receive = anyio.create_memory_object_stream[JobRecord](math.inf)
+        with send, receive:
+            present = self._find(job_id)
+            if present is not None:
+                send.send_nowait(present)
+            self._followers[job_id].add(send)
+            try:
+                yield receive
+            finally:
+                self._forget(job_id, send)
+
+    def _find(self, job_id: str) -> JobRecord | None:
+        body, end = self._kept.get(job_id, (b"", 0.0))
+        return decode_record(body) if end > self._clock.monotonic() else None
+
+    def _drop_expired(self) -> None:
+        now = self._clock.monotonic()
+        while self._ends and self._ends[0][0] <= now:
+            _, job_id = heappop(self._ends)
+            if self._find(job_id) is None:
+                self._kept.pop(job_id, None)
+
+    def _tell_followers(self, job_id: str) -> None:
+        if job_id not in self._followers:
+            return
+        record = self._find(job_id)
+        if record is not None:
+            for send in self._followers[job_id]:
+                send.send_nowait(record)
+
+    def _forget(self, job_id: str, send: MemoryObjectSendStream[JobRecord]) -> None:
+        self._followers[job_id].discard(send)
+        if not self._followers[job_id]:
+            del self._followers[job_id]
+
+
+@dataclass(slots=True)
+class _Decision:
+    """What is known of one key. `answer` is what the decider of `tick` was told."""
+
+    tick: datetime | None = None
+    by: str = ""
+    answer: Claim | Skip | None = None
+    holder: Claim | None = None
+    until: float = 0.0
+    fence: int = 0
+
+
+class MemoryClaims:
+    """Implements `ports.ClaimStore`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._decisions: defaultdict[str, _Decision] = defaultdict(_Decision)
+
+    async def last_tick(self, key: str) -> datetime | None:
+        return self._decisions[key].tick
+
+    async def claim(
+        self, key: str, *, tick: datetime | None, owner: str, lease: float | None
+    ) -> Claim | Skip:
+        known = self._decisions[key]
+        claim = Claim(key=key, owner=owner, fence=known.fence + 1, tick=tick, lease=lease)
+        if tick is None:
+            return self._grant(known, claim)
+        if known.tick == tick and known.by == owner and known.answer is not None:
+            return known.answer
+        if known.tick is not None and tick <= known.tick:
+            return Skip("taken", by=known.by)
+        known.tick, known.by, known.answer = tick, owner, self._grant(known, claim)
+        return known.answer
+
+    async def extend(self, claim: Claim) -> LeaseAnswer:
+        known = self._decisions[claim.key]
+        if known.holder != claim:
+            return "lost"
+        self._hold(known, claim)
+        return "held"
+
+    async def release(self, claim: Claim) -> None:
+        known = self._decisions[claim.key]
+        if known.holder == claim:
+            known.holder = None
+
+    def _grant(self, known: _Decision, claim: Claim) -> Claim | Skip:
+        holder = known.holder
+        if holder and holder.owner != claim.owner and known.until > self._clock.monotonic():
+            return Skip("running", by=holder.owner)
+        known.fence = claim.fence
+        self._hold(known, claim)
+        return claim
+
+    def _hold(self, known: _Decision, claim: Claim) -> None:
+        if claim.lease is not None:
+            known.holder, known.until = claim, self._clock.monotonic() + claim.lease

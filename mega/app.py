@@ -1,0 +1,290 @@
+"""The App: it declares, holds and composes, and is the only module that sees both sides."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+
+import anyio
+from typing_extensions import TypeVar, Unpack
+
+from mega import cli
+from mega.adapters import make_broker, make_pool
+from mega.declare.broker_url import EMBEDDED, parse_broker_url
+from mega.declare.naming import AppFile, alias_main
+from mega.declare.registry import CpuSpec, ScheduleSpec
+from mega.errors import BadHandler, BadOption, NotConnected
+from mega.group import Group
+from mega.handles import EnqueueOptions, Job, JobHandle, Owner
+from mega.options import BrokerUrl, Role, check_role
+from mega.ports import Broker, Clock
+from mega.runtime.clock import SystemClock
+from mega.runtime.session import Session, open_session
+from mega.runtime.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from mega.testing import TestApp
+
+__all__ = ["App"]
+
+S = TypeVar("S", default=None)
+T = TypeVar("T")
+R = TypeVar("R")
+
+Backend = Literal["asyncio", "trio"]
+
+DRAIN_TIMEOUT = 25.0
+
+
+class App(Group, Generic[S]):
+    """Scheduled jobs, queued jobs and CPU tasks, declared in one file and served by `run()`.
+
+    `broker` is a URL: `nats://…`, `embedded:` (the default: a server of its own in `.mega/`
+    beside the file) or `memory:`. `lifespan` is an async context manager that is entered in
+    each serving process; what it yields is `app.state` and `ctx.state`. `provision=False`
+    creates no stream, for a worker without that permission.
+
+    `async with app:` connects a producer, for scripts and web apps.
+    """
+
+    @overload
+    def __init__(
+        self: App[None],
+        name: str,
+        *,
+        broker: str | None = None,
+        lifespan: None = None,
+        provision: bool = True,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        broker: str | None = None,
+        lifespan: Callable[[], AbstractAsyncContextManager[S]],
+        provision: bool = True,
+    ) -> None: ...
+    def __init__(
+        self, name: str, *, broker: str | None = None, lifespan: Any = None, provision: bool = True
+    ) -> None:
+        super().__init__()
+        frame = sys._getframe(1)
+        cli.show_errors_plainly(frame)
+        alias_main(frame)
+        self.name = name
+        self.state: S = cast("S", None)
+        self._url = parse_broker_url(broker) if broker is not None else None
+        self._lifespan = lifespan or nullcontext
+        self._is_provisioning = provision
+        self._file = AppFile(name, frame)
+        self._session: Session | None = None
+        self._entered: AbstractAsyncContextManager[Session] | None = None
+
+    # -- enqueue
+
+    @overload
+    async def enqueue(
+        self,
+        job: JobHandle[None, ..., Any, R],
+        payload: None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job[R]: ...
+    @overload
+    async def enqueue(
+        self, job: JobHandle[T, ..., Any, R], payload: T, **options: Unpack[EnqueueOptions]
+    ) -> Job[R]: ...
+    @overload
+    async def enqueue(
+        self, job: str, payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Job[Any]: ...
+    async def enqueue(
+        self, job: Any, payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Job[Any]:
+        """Store one job and return its handle; it does not run here.
+
+        `job` is a job of this app, or a subject as text. The options are those of
+        EnqueueOptions.
+
+        Raises: NotConnected, PayloadError, BadOption, BrokerUnavailable (the job may be
+        stored all the same: enqueue again with the same `id`).
+        """
+        return await self._enqueue(job, payload, options)
+
+    async def _enqueue(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]:
+        producer = self._live("enqueue").producer
+        subject = job.subject if isinstance(job, JobHandle) else job
+        if not isinstance(subject, str):
+            raise BadHandler(
+                f"{job!r} is not a job of this app.",
+                hint='Decorate the function with @app.job("…") and enqueue what that leaves.',
+            )
+        spec = job.spec if isinstance(job, JobHandle) else self.registry.jobs.get(subject)
+        if spec is None:
+            return await producer.enqueue_by_name(subject, payload, options)
+        return await producer.enqueue(spec, payload, options)
+
+    # -- serve
+
+    def run(
+        self,
+        *,
+        role: Role | None = None,
+        broker: str | None = None,
+        backend: Backend = "asyncio",
+        drain_timeout: float = DRAIN_TIMEOUT,
+        argv: Iterable[str] | None = None,
+    ) -> None:
+        """Run the command line of this app: serve a role until Ctrl-C, or one command.
+
+        Flags win over MEGA_ROLE and MEGA_BROKER, and these over the arguments. Returns
+        after an orderly end; an error ends the process with the codes of docs/reference.
+        """
+        self._end_import_in_child()
+        arguments = sys.argv[1:] if argv is None else list(argv)
+        defaults = cli.Defaults(
+            role=role, broker=broker, backend=backend, drain_timeout=drain_timeout
+        )
+        cli.run_app(self, arguments, defaults)
+
+    async def serve(
+        self,
+        *,
+        role: Role = "all",
+        drain_timeout: float = DRAIN_TIMEOUT,
+        on_ready: Callable[[], None] | None = None,
+    ) -> None:
+        """Serve a role in the running event loop until SIGINT or SIGTERM.
+
+        Raises: DeclarationError, BrokerError, CpuStartError.
+        """
+        self._end_import_in_child()
+        supervisor = Supervisor(
+            self._opened_to_serve,
+            role=check_role(role),
+            drain_timeout=drain_timeout,
+            on_ready=lambda session: on_ready() if on_ready else None,
+        )
+        await supervisor.run()
+
+    async def __aenter__(self) -> Self:
+        self._end_import_in_child()
+        self._entered = self._opened()
+        await self._entered.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        entered, self._entered = self._entered, None
+        return await entered.__aexit__(*exc_info) if entered else None
+
+    def test(self) -> AbstractAsyncContextManager[TestApp]:
+        """Serve this app on the memory broker and a virtual clock; see `mega.testing`."""
+        from mega.testing import open_test
+
+        return open_test(self._opened_to_serve)
+
+    # -- what the command line asks
+
+    def configure(self, *, broker: str | None) -> None:
+        """Take a broker URL from the command line or environment. Raises: BadOption."""
+        if broker:
+            self._url = parse_broker_url(broker)
+
+    def check(self, backend: Backend) -> None:
+        """Find what only the whole declaration shows. Raises: DeclarationError."""
+        self._file.check_loaded_once()
+        self.registry.freeze()
+        if backend == "trio" and self.broker_url.kind != "memory":
+            raise BadOption(
+                "the NATS broker runs on asyncio only.",
+                hint='Use backend="asyncio", or broker="memory:" for trio.',
+            )
+
+    @property
+    def broker_url(self) -> BrokerUrl:
+        """The broker that is or would be used."""
+        if self._url is None:
+            self._url = parse_broker_url(os.environ.get("MEGA_BROKER") or EMBEDDED)
+        return self._url
+
+    @property
+    def broker_line(self) -> str:
+        """What the start screen says of the broker."""
+        if self._session is not None:
+            return self._session.around.broker.describe()
+        url = self.broker_url
+        return f"embedded, data in {self._home}" if url.kind == "embedded" else url.text
+
+    # -- composition
+
+    @asynccontextmanager
+    async def _opened(
+        self, broker: Broker | None = None, clock: Clock | None = None
+    ) -> AsyncIterator[Session]:
+        if self._session is not None:
+            raise NotConnected(f"the app {self.name!r} is entered already.")
+        is_trio = anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "trio"
+        if broker is None:
+            self.check("trio" if is_trio else "asyncio")
+        self.registry.freeze()
+        clock = clock or SystemClock()
+        broker = broker or self._make_broker(clock)
+        async with open_session(
+            self, self.registry, broker=broker, pool_factory=make_pool, clock=clock
+        ) as session:
+            self._session = session
+            try:
+                yield session
+            finally:
+                self._session = None
+
+    @asynccontextmanager
+    async def _opened_to_serve(
+        self, broker: Broker | None = None, clock: Clock | None = None
+    ) -> AsyncIterator[Session]:
+        async with self._opened(broker, clock) as session, self._lifespan() as state:
+            self.state = cast("S", state)
+            yield session
+
+    def _make_broker(self, clock: Clock) -> Broker:
+        return make_broker(
+            self.broker_url,
+            name=self.name,
+            home=self._home,
+            is_provisioning=self._is_provisioning,
+            clock=clock,
+        )
+
+    @property
+    def _home(self) -> Path:
+        chosen = self.broker_url.home or os.environ.get("MEGA_HOME")
+        return Path(chosen) if chosen else self._file.folder / ".mega"
+
+    @property
+    def _owner(self) -> Owner:
+        return self
+
+    def _live(self, what: str) -> Session:
+        if self._session is None:
+            raise NotConnected(
+                f"{what} needs a connection, and the app {self.name!r} has none.",
+                hint="Call it inside `async with app:`, or from a handler under app.run().",
+            )
+        return self._session
+
+    async def _run_schedule(self, spec: ScheduleSpec) -> None:
+        error = await self._live("run_now").schedules.run(spec)
+        if error is not None:
+            raise error
+
+    async def _call_task(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return await self._live("a CPU call").pools.call(spec, args, kwargs)
+
+    def _end_import_in_child(self) -> None:
+        child = sys.modules.get("mega.adapters.pool.child")
+        if child is not None:
+            child.end_import_in_child()

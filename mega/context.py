@@ -1,0 +1,118 @@
+"""What a handler is told about the run it is in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, MutableMapping
+from contextvars import ContextVar
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic
+
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from mega.app import App
+
+__all__ = ["JobContext", "ScheduleContext", "current_run"]
+
+S = TypeVar("S", default=Any)
+
+logger = logging.getLogger("mega.job")
+schedule_logger = logging.getLogger("mega.schedule")
+
+
+#: What identifies the run that this task is in; a CPU call takes it along for its log lines.
+current_run: ContextVar[Mapping[str, Any] | None] = ContextVar("mega_run", default=None)
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose lines carry the fields of one run."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class JobContext(Generic[S]):
+    """One run of one job.
+
+    `attempt` counts from 1 and includes runs that ended in a crash; `headers` are those
+    given at enqueue; `state` is what the app's `lifespan` yielded.
+    """
+
+    __slots__ = ("_enqueued_at", "app", "attempt", "headers", "id", "max_attempts", "subject")
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the public name of the field
+        subject: str,
+        attempt: int,
+        max_attempts: int,
+        headers: Mapping[str, str],
+        enqueued_at: Callable[[], datetime],
+        app: App[S],
+    ) -> None:
+        self.id = id
+        self.subject = subject
+        self.attempt = attempt
+        self.max_attempts = max_attempts
+        self.headers = headers
+        self.app = app
+        self._enqueued_at = enqueued_at
+
+    @property
+    def attempts_made(self) -> int:
+        """How many runs have ended before this one."""
+        return self.attempt - 1
+
+    @property
+    def is_last_attempt(self) -> bool:
+        """Whether an error in this run sends the job to the dead letters."""
+        return self.attempt >= self.max_attempts
+
+    @property
+    def enqueued_at(self) -> datetime:
+        """When the job was first stored; aware, in UTC."""
+        return self._enqueued_at()
+
+    @property
+    def state(self) -> S:
+        """What the app's `lifespan` yielded."""
+        return self.app.state
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry the job's id, subject and attempt."""
+        return RunLogger(
+            logger, {"job_id": self.id, "subject": self.subject, "attempt": self.attempt}
+        )
+
+
+class ScheduleContext(Generic[S]):
+    """One run of one schedule. `due_at` is the tick; None for a manual run.
+
+    `lateness` is the seconds from the tick to the start. `fence` grows with each claim, so
+    that a store can refuse what a holder writes after its lease was lost.
+    """
+
+    __slots__ = ("app", "due_at", "fence", "lateness", "name")
+
+    def __init__(
+        self, *, name: str, due_at: datetime | None, lateness: float, fence: int, app: App[S]
+    ) -> None:
+        self.name = name
+        self.due_at = due_at
+        self.lateness = lateness
+        self.fence = fence
+        self.app = app
+
+    @property
+    def state(self) -> S:
+        """What the app's `lifespan` yielded."""
+        return self.app.state
+
+    @property
+    def log(self) -> logging.LoggerAdapter[logging.Logger]:
+        """A logger whose lines carry the schedule's name."""
+        return RunLogger(schedule_logger, {"schedule": self.name})

@@ -1,0 +1,173 @@
+"""What an app has declared. Nothing here does I/O, and nothing can be added once it is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from mega.cron.timetable import Timetable
+from mega.declare.signature import Handler
+from mega.errors import BadOption, BadSubject, DeclarationError, DuplicateName, did_you_mean
+from mega.events import Event
+from mega.options import JobOptions, Lock, PoolOptions, Role
+from mega.wire.message import stream_name
+from mega.wire.payload import Codec
+
+__all__ = ["CpuSpec", "JobSpec", "Registry", "ScheduleSpec"]
+
+T = TypeVar("T")
+DEFAULT_POOL = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A declared job."""
+
+    subject: str
+    handler: Handler
+    codec: Codec[Any]
+    result_codec: Codec[Any]
+    options: JobOptions
+    roles: tuple[Role, ...]
+
+    @property
+    def place(self) -> str:
+        """Where it is declared."""
+        return self.handler.place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSpec:
+    """A declared schedule: a handler that runs in place, or the subject of a job to enqueue.
+
+    `timezone` is the zone of a cron expression, None for an interval.
+    """
+
+    name: str
+    timetable: Timetable
+    timezone: str | None
+    is_host_zone: bool
+    lock: Lock | None
+    handler: Handler
+    subject: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is declared."""
+        return self.handler.place
+
+    @property
+    def key(self) -> str:
+        """The claim record of this schedule, shared by all processes."""
+        return (self.lock and self.lock.key) or f"mega:schedule:{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuSpec:
+    """A declared CPU task. `ref` is `module:qualname`."""
+
+    name: str
+    ref: str
+    pool: str
+    timeout: float | None
+    place: str
+
+
+@dataclass(slots=True)
+class Registry:
+    """All declarations of one app or group, in the order in which they were made."""
+
+    jobs: dict[str, JobSpec] = field(default_factory=dict)
+    schedules: dict[str, ScheduleSpec] = field(default_factory=dict)
+    cpu_tasks: dict[str, CpuSpec] = field(default_factory=dict)
+    pools: dict[str, PoolOptions] = field(default_factory=dict)
+    subscribers: list[tuple[type[Event], Callable[[Any], Any]]] = field(default_factory=list)
+    startup: list[Callable[[], Any]] = field(default_factory=list)
+    shutdown: list[Callable[[], Any]] = field(default_factory=list)
+    is_frozen: bool = False
+
+    def add_job(self, spec: JobSpec) -> None:
+        """Add a job. Raises: DuplicateName, BadSubject."""
+        self._add(self.jobs, spec.subject, spec, "jobs use the subject", "another subject")
+        for other in self.jobs.values():
+            is_same = stream_name(other.subject) == stream_name(spec.subject)
+            if is_same and other is not spec:
+                del self.jobs[spec.subject]
+                raise BadSubject(
+                    f'the subjects "{other.subject}" and "{spec.subject}" would share the '
+                    f'stream "{stream_name(spec.subject)}".',
+                    where=_both(other.place, spec.place),
+                    hint="Give one of them another subject.",
+                )
+
+    def add_schedule(self, spec: ScheduleSpec) -> None:
+        """Add a schedule. Raises: DuplicateName."""
+        self._add(self.schedules, spec.name, spec, "schedules have the name", "another name=")
+
+    def add_cpu_task(self, spec: CpuSpec) -> None:
+        """Add a CPU task. Raises: DuplicateName."""
+        self._add(self.cpu_tasks, spec.name, spec, "CPU tasks have the name", "another name")
+
+    def add_pool(self, name: str, options: PoolOptions) -> None:
+        """Add a CPU pool. Raises: DuplicateName."""
+        self._check_open()
+        if name in self.pools:
+            raise DuplicateName(f'two pools have the name "{name}".')
+        self.pools[name] = options
+
+    def include(self, other: Registry) -> None:
+        """Add all that `other` holds. Raises: DuplicateName, BadSubject."""
+        for job in other.jobs.values():
+            self.add_job(job)
+        for schedule in other.schedules.values():
+            self.add_schedule(schedule)
+        for task in other.cpu_tasks.values():
+            self.add_cpu_task(task)
+        for name, options in other.pools.items():
+            self.add_pool(name, options)
+        self.subscribers += other.subscribers
+        self.startup += other.startup
+        self.shutdown += other.shutdown
+
+    def freeze(self) -> None:
+        """Check what only the whole shows, and refuse additions from now on. Raises: BadOption."""
+        self.pools.setdefault(DEFAULT_POOL, PoolOptions())
+        for task in self.cpu_tasks.values():
+            if task.pool not in self.pools:
+                raise BadOption(
+                    f'the CPU task "{task.name}" uses the pool "{task.pool}", which is not '
+                    "declared.",
+                    where=task.place,
+                    hint=f'Declare it with app.pool("{task.pool}"). '
+                    + did_you_mean(task.pool, self.pools),
+                )
+        self.is_frozen = True
+
+    def tasks_of(self, pool: str) -> list[CpuSpec]:
+        """Return the CPU tasks that run in a pool."""
+        return [task for task in self.cpu_tasks.values() if task.pool == pool]
+
+    def jobs_for(self, role: Role) -> list[JobSpec]:
+        """Return the jobs that a process of this role runs."""
+        return [job for job in self.jobs.values() if role == "all" or role in job.roles]
+
+    def _add(self, table: dict[str, T], name: str, spec: T, what: str, remedy: str) -> None:
+        self._check_open()
+        if name in table:
+            places = _both(getattr(table[name], "place", ""), getattr(spec, "place", ""))
+            raise DuplicateName(
+                f'two {what} "{name}".', where=places, hint=f"Give one of them {remedy}."
+            )
+        table[name] = spec
+
+    def _check_open(self) -> None:
+        if self.is_frozen:
+            raise DeclarationError(
+                "the app has started already, so nothing can be declared any more.",
+                hint="Import all modules with jobs before app.run() or `async with app`.",
+            )
+
+
+def _both(*places: Any) -> str:
+    return "    ".join(place for place in places if place)

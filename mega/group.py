@@ -1,0 +1,237 @@
+"""The decorators. A group declares jobs, schedules and CPU tasks for an app to include."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from mega.cron.timetable import CronTimetable, IntervalTimetable
+from mega.declare.naming import check_subject, place_of
+from mega.declare.registry import DEFAULT_POOL, CpuSpec, JobSpec, Registry, ScheduleSpec
+from mega.declare.signature import Handler, check_task, inspect_job, inspect_schedule
+from mega.errors import BadHandler, BadOption
+from mega.events import Event, event_class
+from mega.handles import (
+    CpuHandle,
+    Handle,
+    JobDecorator,
+    JobHandle,
+    Owner,
+    ScheduleDecorator,
+    ScheduleHandle,
+)
+from mega.options import (
+    Backoff,
+    DeadLetter,
+    JobOptions,
+    Lock,
+    PoolOptions,
+    Role,
+    Seconds,
+    check_role,
+    to_backoff,
+    to_lock,
+    to_seconds,
+)
+from mega.wire.payload import Codec
+
+__all__ = ["Group"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H", bound=Handle)
+Fn = Callable[..., Any]
+
+DEFAULT_BACKOFF = Backoff()
+DEFAULT_DEAD_LETTER = DeadLetter()
+LOCK_STORES = ("default",)
+
+
+class Group:
+    """Declarations for an app of several files: `app.include(group)`."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self._handles: list[Handle] = []
+
+    def job(
+        self,
+        subject: str,
+        *,
+        retries: int = 3,
+        backoff: Backoff | Seconds = DEFAULT_BACKOFF,
+        concurrency: int = 1,
+        per_worker: int | None = None,
+        timeout: Seconds | None = None,
+        dead_letter: DeadLetter = DEFAULT_DEAD_LETTER,
+        result_ttl: Seconds = 3600,
+        track: bool = True,
+        roles: tuple[Role, ...] = ("worker",),
+    ) -> JobDecorator:
+        """Declare a job. The function takes `()`, `(payload)` or `(payload, ctx)`.
+
+        `retries` are the runs after the first. `concurrency` counts the runs at once in all
+        workers together, `per_worker` those in one. `timeout` (seconds) ends one run. The
+        result is kept for `result_ttl` seconds; `track=False` keeps no state at all.
+
+        Raises: DeclarationError.
+        """
+        check_subject(subject)
+        options = JobOptions(
+            retries=retries,
+            backoff=to_backoff(backoff),
+            concurrency=concurrency,
+            per_worker=per_worker,
+            timeout=None if timeout is None else to_seconds(timeout, option="timeout"),
+            dead_letter=dead_letter,
+            result_ttl=to_seconds(result_ttl, option="result_ttl", minimum=1.0),
+            track=track,
+        )
+        known_roles = tuple(check_role(role) for role in roles)
+
+        def declare(fn: Fn) -> JobHandle[Any, Any, Any, Any]:
+            handler = inspect_job(fn, names=_locals(sys._getframe(1)))
+            spec = JobSpec(
+                subject=subject,
+                handler=handler,
+                codec=Codec(handler.payload if "p" in handler.shape else None, job=subject),
+                result_codec=Codec(handler.result, job=subject, noun="result"),
+                options=options,
+                roles=known_roles,
+            )
+            self.registry.add_job(spec)
+            return self._keep(JobHandle(spec, self._owner))
+
+        return cast("JobDecorator", declare)
+
+    def schedule(
+        self,
+        cron: str | None = None,
+        *,
+        every: Seconds | None = None,
+        timezone: str | None = None,
+        lock: bool | str | Lock | None = None,
+        name: str | None = None,
+    ) -> ScheduleDecorator:
+        """Declare a schedule: a cron expression, or `every` so many seconds.
+
+        The function takes `()` or `(ctx)`. Each tick runs once, however many schedulers
+        there are; `lock` keeps runs apart that last longer than the time between ticks.
+        Over a job, each tick enqueues that job. `timezone` is an IANA name; None means the
+        host's. The dialect of cron is described in docs/reference/cron.md.
+
+        Raises: DeclarationError.
+        """
+        if (cron is None) == (every is None):
+            raise BadOption(
+                "a schedule has either a cron expression or every=.",
+                hint='Write @app.schedule("0 3 * * *") or @app.schedule(every=30).',
+            )
+        if every is not None and timezone is not None:
+            raise BadOption("every= has no timezone=: it counts seconds.")
+        checked_lock = to_lock(lock, stores=LOCK_STORES)
+        timetable = (
+            CronTimetable(cron, timezone)
+            if cron is not None
+            else IntervalTimetable(to_seconds(every, option="every"))
+        )
+
+        def declare(fn: Fn) -> ScheduleHandle[Any, Any]:
+            handler, subject = _scheduled(fn, sys._getframe(1))
+            spec = ScheduleSpec(
+                name=check_subject(name or handler.name),
+                timetable=timetable,
+                timezone=getattr(timetable, "timezone", None),
+                is_host_zone=cron is not None and timezone is None,
+                lock=checked_lock,
+                handler=handler,
+                subject=subject,
+            )
+            self.registry.add_schedule(spec)
+            return self._keep(ScheduleHandle(spec, self._owner))
+
+        return cast("ScheduleDecorator", declare)
+
+    def cpu_task(
+        self, *, pool: str = DEFAULT_POOL, timeout: Seconds | None = None
+    ) -> Callable[[Callable[P, R]], CpuHandle[P, R]]:
+        """Declare a CPU task: a plain function at the top level of a module.
+
+        `await task.run(...)` runs it in a process of the pool. After `timeout` seconds the
+        process is killed and the call raises CpuTimeout.
+
+        Raises: DeclarationError.
+        """
+        limit = None if timeout is None else to_seconds(timeout, option="timeout")
+
+        def declare(fn: Callable[P, R]) -> CpuHandle[P, R]:
+            ref = check_task(fn)
+            spec = CpuSpec(name=fn.__name__, ref=ref, pool=pool, timeout=limit, place=place_of(fn))
+            self.registry.add_cpu_task(spec)
+            return self._keep(CpuHandle(fn, spec, self._owner))
+
+        return declare
+
+    def pool(self, name: str, **options: Any) -> None:
+        """Declare a CPU pool; `options` are those of PoolOptions. Raises: DeclarationError."""
+        self.registry.add_pool(name, PoolOptions.of(options))
+
+    def on(self, event: type[Event] | str, /) -> Callable[[F], F]:
+        """Subscribe a function, async or not, to an event by its class or its kind.
+
+        Raises: UnknownEvent.
+        """
+        kind = event_class(event)
+
+        def subscribe(fn: F) -> F:
+            self.registry.subscribers.append((kind, fn))
+            return fn
+
+        return subscribe
+
+    def on_startup(self, fn: F) -> F:
+        """Call `fn` before anything runs, in each serving process."""
+        self.registry.startup.append(fn)
+        return fn
+
+    def on_shutdown(self, fn: F) -> F:
+        """Call `fn` when all work has ended, in each serving process."""
+        self.registry.shutdown.append(fn)
+        return fn
+
+    def include(self, other: Group, /) -> None:
+        """Add all that another group declares. Raises: DeclarationError."""
+        self.registry.include(other.registry)
+        for handle in other._handles:
+            self._keep(handle)
+
+    @property
+    def _owner(self) -> Owner | None:
+        return None
+
+    def _keep(self, handle: H) -> H:
+        self._handles.append(handle)
+        if self._owner is not None:
+            handle._bind(self._owner)
+        return handle
+
+
+def _scheduled(fn: Fn, frame: FrameType) -> tuple[Handler, str | None]:
+    if not isinstance(fn, JobHandle):
+        return inspect_schedule(fn, names=_locals(frame)), None
+    handler = fn.spec.handler
+    if "p" in handler.shape:
+        raise BadHandler(
+            f'the job "{fn.subject}" can\'t be scheduled: a tick has no payload to give it.',
+            where=handler.place,
+            hint="Schedule a function that enqueues it with its payload.",
+        )
+    return handler, fn.subject
+
+
+def _locals(frame: FrameType) -> dict[str, Any]:
+    """Return the names at the place of the decorator, for annotations of local classes."""
+    return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)

@@ -1,0 +1,294 @@
+"""What decorators leave in place of a function, and what enqueue returns.
+
+A handle calls its function in place. It knows its owner: the app, or nobody while the
+group that declared it is not included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypedDict, overload
+
+import anyio
+from typing_extensions import TypeVar, Unpack
+
+from mega.context import JobContext, ScheduleContext
+from mega.declare.registry import CpuSpec, JobSpec, ScheduleSpec
+from mega.errors import JobFailedError, NotConnected, ResultExpired
+from mega.options import Backoff, Seconds, check_count, to_seconds
+from mega.ports import StateStore
+from mega.wire.payload import Codec
+from mega.wire.record import JobRecord
+
+__all__ = [
+    "CpuHandle",
+    "EnqueueOptions",
+    "Job",
+    "JobDecorator",
+    "JobHandle",
+    "Owner",
+    "ScheduleDecorator",
+    "ScheduleHandle",
+]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+Ret = TypeVar("Ret", covariant=True)
+R = TypeVar("R", covariant=True)
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """What an enqueue may say beside the payload.
+
+    `delay` (seconds) or `at` (an aware datetime) put the first run off. `retries` (runs
+    after the first) or `attempts` (runs in all) and `backoff` override the declaration.
+    `id` makes the enqueue idempotent for two minutes.
+    """
+
+    delay: Seconds | None
+    at: datetime | None
+    retries: int | None
+    attempts: int | None
+    backoff: Backoff | Seconds | None
+    id: str | None
+    headers: Mapping[str, str] | None
+
+
+class Owner(Protocol):
+    """What a handle asks of its app."""
+
+    async def _enqueue(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]: ...
+    async def _run_schedule(self, spec: ScheduleSpec) -> None: ...
+    async def _call_task(
+        self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
+
+
+class Handle:
+    """What all handles share: the owner, and the look of the function."""
+
+    def __init__(self, fn: Callable[..., Any], owner: Owner | None) -> None:
+        self.fn = fn
+        self._owner = owner
+        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self.__qualname__ = getattr(fn, "__qualname__", self.__name__)
+        self.__module__ = getattr(fn, "__module__", "")
+        self.__doc__ = getattr(fn, "__doc__", None)
+        self.__wrapped__ = fn
+
+    def _bind(self, owner: Owner) -> None:
+        self._owner = owner
+
+    def _require_owner(self) -> Owner:
+        if self._owner is None:
+            raise NotConnected(
+                f"{self.__name__!r} belongs to a group that no app includes.",
+                hint="Add app.include(group) to the app's file.",
+            )
+        return self._owner
+
+
+class JobHandle(Handle, Generic[T_contra, P, Ret, R]):
+    """A declared job. `T_contra` is its payload, `R` its result."""
+
+    def __init__(self, spec: JobSpec, owner: Owner | None) -> None:
+        super().__init__(spec.handler.fn, owner)
+        self.spec = spec
+        self.subject = spec.subject
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ret:
+        """Run the function here and now, as if it were not decorated."""
+        result: Ret = self.fn(*args, **kwargs)
+        return result
+
+    @overload
+    async def enqueue(
+        self: JobHandle[None, P, Ret, R], payload: None = None, **options: Unpack[EnqueueOptions]
+    ) -> Job[R]: ...
+    @overload
+    async def enqueue(self, payload: T_contra, **options: Unpack[EnqueueOptions]) -> Job[R]: ...
+    async def enqueue(self, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job[R]:
+        """Store the job and return its handle; see `App.enqueue`."""
+        return await self._require_owner()._enqueue(self, payload, options)
+
+    def __repr__(self) -> str:
+        return f"<job {self.subject}>"
+
+
+class ScheduleHandle(Handle, Generic[P, Ret]):
+    """A declared schedule."""
+
+    def __init__(self, spec: ScheduleSpec, owner: Owner | None) -> None:
+        super().__init__(spec.handler.fn, owner)
+        self.spec = spec
+        self.name = spec.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ret:
+        """Run the function here and now, without a claim or lock."""
+        result: Ret = self.fn(*args, **kwargs)
+        return result
+
+    async def run_now(self) -> None:
+        """Run once, whatever the time. The schedule's lock applies, and no tick is claimed.
+
+        Returns when the run has ended; a held lock is a `ScheduleSkipped` event.
+        Raises: what the handler raised, NotConnected.
+        """
+        await self._require_owner()._run_schedule(self.spec)
+
+    def next_runs(self, count: int = 1) -> list[datetime]:
+        """Return the next ticks after now; aware, in UTC."""
+        check_count(count, option="count", minimum=1)
+        ticks: list[datetime] = []
+        tick: datetime | None = datetime.now(UTC)
+        while len(ticks) < count and tick and (tick := self.spec.timetable.next(tick)):
+            ticks.append(tick)
+        return ticks
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.name}>"
+
+
+class CpuHandle(Handle, Generic[P, R]):
+    """A declared CPU task."""
+
+    #: A worker process finds the handle under the task's name, and runs its `fn`.
+    __mega_task__: ClassVar[bool] = True
+
+    def __init__(self, fn: Callable[P, R], spec: CpuSpec, owner: Owner | None) -> None:
+        super().__init__(fn, owner)
+        self.spec = spec
+        self.name = spec.name
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function here and now, in this process."""
+        result: R = self.fn(*args, **kwargs)
+        return result
+
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the task in a worker process of its pool and return what it returned.
+
+        Cancelling the call kills the process. Raises: what the task raised, CpuError,
+        NotConnected.
+        """
+        result: R = await self._require_owner()._call_task(self.spec, args, kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<cpu task {self.name}>"
+
+
+class Job(Generic[R]):
+    """One enqueued job. `duplicate` is true when a job of this id was stored already."""
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002 - the public name of the field
+        subject: str,
+        duplicate: bool,
+        store: StateStore | None,
+        codec: Codec[Any],
+    ) -> None:
+        self.id = id
+        self.subject = subject
+        self.duplicate = duplicate
+        self._store = store
+        self._codec = codec
+
+    async def state(self) -> JobRecord:
+        """Return what is known of the job. Raises: ResultExpired, BrokerUnavailable."""
+        record = await self._tracked().get(self.id)
+        if record is None:
+            raise self._expired("its record ran out, or it was never written")
+        return record
+
+    async def wait(self, *, timeout: Seconds | None = None) -> JobRecord:
+        """Return the record once the job has ended, well or not.
+
+        Raises: TimeoutError after `timeout` seconds, ResultExpired, BrokerUnavailable.
+        """
+        limit = math.inf if timeout is None else to_seconds(timeout, option="timeout")
+        store = self._tracked()
+        with anyio.fail_after(limit):
+            await self.state()
+            async with store.follow(self.id) as records:
+                async for record in records:
+                    if record.is_final:
+                        return record
+        raise self._expired("its record ran out while it was waited for")
+
+    async def result(self, *, timeout: Seconds | None = None) -> R:
+        """Return what the handler returned, as its declared type.
+
+        Raises: JobFailedError, and what `wait` raises.
+        """
+        record = await self.wait(timeout=timeout)
+        if record.state == "failed" or record.error is not None:
+            raise JobFailedError(f'the job {self.id} on "{self.subject}" failed: {record.error}')
+        result: R = self._codec.decode_result(bytes(record.result))
+        return result
+
+    def _tracked(self) -> StateStore:
+        if self._store is None:
+            raise self._expired("it is declared with track=False, so nothing is kept")
+        return self._store
+
+    def _expired(self, why: str) -> ResultExpired:
+        return ResultExpired(f'nothing is known of the job {self.id} on "{self.subject}": {why}.')
+
+    def __repr__(self) -> str:
+        return f"<job {self.subject} {self.id}>"
+
+
+class JobDecorator(Protocol):
+    """The type of `@app.job(...)`: any of the handler shapes, sync or async."""
+
+    # A function of the context alone also looks like one of a payload; the first match wins.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[[JobContext[Any]], Coroutine[Any, Any, R]], /
+    ) -> JobHandle[None, [JobContext[Any]], Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[T, JobContext[Any]], Coroutine[Any, Any, R]], /
+    ) -> JobHandle[T, [T, JobContext[Any]], Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[T], Coroutine[Any, Any, R]], /
+    ) -> JobHandle[T, [T], Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[], Coroutine[Any, Any, R]], /
+    ) -> JobHandle[None, [], Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[JobContext[Any]], R], /
+    ) -> JobHandle[None, [JobContext[Any]], R, R]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[T, JobContext[Any]], R], /
+    ) -> JobHandle[T, [T, JobContext[Any]], R, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[T], R], /) -> JobHandle[T, [T], R, R]: ...
+    @overload
+    def __call__(self, fn: Callable[[], R], /) -> JobHandle[None, [], R, R]: ...
+
+
+class ScheduleDecorator(Protocol):
+    """The type of `@app.schedule(...)`: a function, or a job without a payload."""
+
+    # A handle can be called too; the first match wins.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: JobHandle[None, P, Ret, Any], /
+    ) -> ScheduleHandle[P, Ret]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[ScheduleContext[Any]], Ret], /
+    ) -> ScheduleHandle[[ScheduleContext[Any]], Ret]: ...
+    @overload
+    def __call__(self, fn: Callable[[], Ret], /) -> ScheduleHandle[[], Ret]: ...

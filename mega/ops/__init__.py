@@ -1,0 +1,1 @@
+"""What an operator sees: logs now, metrics, health and pages later."""

@@ -1,0 +1,79 @@
+"""The start screen: what was understood of the app, before anything runs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from mega.declare.registry import CpuSpec, JobSpec, Registry, ScheduleSpec
+from mega.options import Role
+
+__all__ = ["screen"]
+
+Row = tuple[str, ...]
+
+
+def screen(registry: Registry, *, title: str, broker: str, role: Role, now: datetime) -> str:
+    """Return the start screen as text: one line per declaration."""
+    rows: list[Row] = []
+    if role in ("all", "scheduler"):
+        rows += [_schedule(spec, now) for spec in registry.schedules.values()]
+    rows += [_job(spec) for spec in registry.jobs_for(role)]
+    rows += [_cpu_task(spec, registry) for spec in registry.cpu_tasks.values()]
+    return "\n".join([title, f"  broker    {broker}", *_aligned(rows)])
+
+
+def _schedule(spec: ScheduleSpec, now: datetime) -> Row:
+    lock = f"lock {_seconds(spec.lock.ttl)}" if spec.lock else ""
+    return ("schedule", spec.name, spec.timetable.text, spec.timezone or "", lock, _next(spec, now))
+
+
+def _next(spec: ScheduleSpec, now: datetime) -> str:
+    tick = spec.timetable.next(now)
+    if tick is None:
+        return "never again"
+    local = tick.astimezone(ZoneInfo(spec.timezone) if spec.timezone else None)
+    day = "" if tick - now < timedelta(days=1) else f"{local:%Y-%m-%d} "
+    clock = f"{local:%H:%M:%S}" if local.second else f"{local:%H:%M}"
+    return f"next {day}{clock} (in {_span(tick - now)})"
+
+
+def _job(spec: JobSpec) -> Row:
+    parts = {"p": spec.codec.describe, "c": "ctx"}
+    arguments = ", ".join(parts[letter] for letter in spec.handler.shape)
+    options = spec.options
+    retries = "1 retry" if options.retries == 1 else f"{options.retries} retries"
+    call = f"{spec.handler.name}({arguments})"
+    return ("job", spec.subject, call, retries, f"concurrency {options.concurrency}")
+
+
+def _cpu_task(spec: CpuSpec, registry: Registry) -> Row:
+    size = registry.pools[spec.pool].size
+    count = "" if size is None else "1 process" if size == 1 else f"{size} processes"
+    return ("cpu", spec.name, f"pool {spec.pool}", count)
+
+
+def _aligned(rows: list[Row]) -> list[str]:
+    """Return the rows with the cells of one kind of row in columns."""
+    name_width = max((len(row[1]) for row in rows), default=0)
+    lines = []
+    for row in rows:
+        same = [other for other in rows if other[0] == row[0]]
+        widths = [max(len(other[i]) for other in same) for i in range(2, len(row))]
+        cells = [cell.ljust(width) for cell, width in zip(row[2:], widths, strict=True) if width]
+        lines.append("  ".join([f"  {row[0]:<8}", row[1].ljust(name_width), *cells]).rstrip())
+    return lines
+
+
+def _seconds(value: object) -> str:
+    return f"{value:g} s" if isinstance(value, int | float) else str(value)
+
+
+def _span(span: timedelta) -> str:
+    """Return a duration in its two largest units."""
+    minutes, seconds = divmod(max(0, round(span.total_seconds())), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")]
+    shown = [f"{count} {unit}" for count, unit in parts if count] or ["0 s"]
+    return " ".join(shown[:2])

@@ -1,0 +1,141 @@
+"""Enqueue: from a payload and options to a stored message and the job's handle."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from mega.declare.registry import JobSpec
+from mega.errors import BadOption, did_you_mean
+from mega.events import JobEnqueued
+from mega.handles import EnqueueOptions, Job
+from mega.options import JobOptions, check_count, to_backoff, to_seconds
+from mega.ports import Broker, Clock, Queue
+from mega.runtime.hub import Hub
+from mega.wire.message import Message, check_headers, check_id, new_id
+from mega.wire.payload import Codec
+from mega.wire.record import JobRecord
+
+__all__ = ["Producer", "plan"]
+
+LIVE_TTL = 30 * 24 * 3600.0
+LATEST = datetime(2100, 1, 1, tzinfo=UTC)
+KNOWN = frozenset(EnqueueOptions.__annotations__)
+
+
+def plan(
+    subject: str, body: bytes, options: EnqueueOptions, *, now: datetime
+) -> tuple[Message, datetime | None]:
+    """Return the message for one enqueue and when it is due (None: at once).
+
+    Raises: BadOption.
+    """
+    for name in options:
+        if name not in KNOWN:
+            raise BadOption(f"enqueue has no option {name!r}.", hint=did_you_mean(name, KNOWN))
+    job_id, headers, backoff = options.get("id"), options.get("headers"), options.get("backoff")
+    message = Message(
+        id=new_id() if job_id is None else check_id(job_id),
+        subject=subject,
+        body=body,
+        retries=_retries(options.get("retries"), options.get("attempts")),
+        backoff=None if backoff is None else to_backoff(backoff),
+        headers=check_headers(headers) if headers else {},
+    )
+    return message, _due_at(options.get("delay"), options.get("at"), now)
+
+
+class Producer:
+    """Stores jobs through the broker, and keeps their first state."""
+
+    def __init__(self, broker: Broker, hub: Hub, clock: Clock) -> None:
+        self._broker = broker
+        self._hub = hub
+        self._clock = clock
+        self._provided: set[str] = set()
+
+    async def enqueue(self, spec: JobSpec, payload: Any, options: EnqueueOptions) -> Job[Any]:
+        """Store one job. Raises: PayloadError, BadOption, BrokerUnavailable."""
+        body = spec.codec.encode(payload)
+        if spec.subject not in self._provided:
+            await self._broker.provide(Queue(spec.subject, spec.options))
+            self._provided.add(spec.subject)
+        return await self._store(spec.subject, body, options, spec.options, spec.result_codec)
+
+    async def enqueue_by_name(
+        self, subject: str, payload: Any, options: EnqueueOptions
+    ) -> Job[Any]:
+        """Store a job that this process doesn't declare; its payload is plain JSON."""
+        codec: Codec[Any] = Codec(Any, job=subject)
+        return await self._store(subject, codec.encode(payload), options, JobOptions(), codec)
+
+    async def _store(
+        self,
+        subject: str,
+        body: bytes,
+        options: EnqueueOptions,
+        declared: JobOptions,
+        result_codec: Codec[Any],
+    ) -> Job[Any]:
+        now = self._clock.now()
+        message, due_at = plan(subject, body, options, now=now)
+        if declared.track:
+            await self._write_waiting(message, now, due_at)
+        receipt = await self._broker.publish(message, due_at=due_at)
+        if self._hub.wants(JobEnqueued):
+            event = JobEnqueued(job_id=message.id, subject=subject, duplicate=receipt.duplicate)
+            self._hub.emit(event)
+        return Job(
+            id=message.id,
+            subject=subject,
+            duplicate=receipt.duplicate,
+            store=self._broker.state if declared.track else None,
+            codec=result_codec,
+        )
+
+    async def _write_waiting(
+        self, message: Message, now: datetime, due_at: datetime | None
+    ) -> None:
+        """Write the first record before the publish, so that it can't replace a later one."""
+        record = JobRecord(
+            id=message.id,
+            subject=message.subject,
+            state="waiting",
+            enqueued_at=now,
+            due_at=due_at,
+        )
+        wait = (due_at - now).total_seconds() if due_at else 0.0
+        await self._broker.state.create(record, ttl=LIVE_TTL + max(0.0, wait))
+
+
+def _retries(retries: int | None, attempts: int | None) -> int | None:
+    if retries is not None and attempts is not None:
+        raise BadOption(
+            "enqueue was given both retries= and attempts=.",
+            hint="retries counts the runs after the first, attempts counts all runs.",
+        )
+    if attempts is not None:
+        return check_count(attempts, option="attempts", minimum=1) - 1
+    return None if retries is None else check_count(retries, option="retries")
+
+
+def _due_at(delay: Any, at: Any, now: datetime) -> datetime | None:
+    if delay is not None and at is not None:
+        raise BadOption("enqueue was given both delay= and at=.")
+    if delay is not None:
+        seconds = to_seconds(delay, option="delay")
+        try:
+            at = now + timedelta(seconds=seconds)
+        except OverflowError:
+            at = LATEST + timedelta(days=1)
+        at = at if seconds else None
+    if at is None:
+        return None
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise BadOption(
+            f"at={at!r} is not an aware datetime.",
+            hint="Give it a zone, such as datetime.now(UTC) + timedelta(hours=1).",
+        )
+    if at > LATEST:
+        raise BadOption(f"the job would be due after {LATEST:%Y}, which can't be meant.")
+    return None if at <= now else at.astimezone(UTC)

@@ -1,0 +1,84 @@
+"""What is alive between entering and leaving an app: connection, events, pools, enqueue.
+
+It is enough for a producer; the supervisor puts consumers and the scheduler on top.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import anyio
+
+from mega.declare.registry import Registry, ScheduleSpec
+from mega.ports import Broker, Clock
+from mega.runtime.cpu import CpuPools, PoolFactory
+from mega.runtime.hub import Hub
+from mega.runtime.producer import Producer
+from mega.runtime.schedule_run import ScheduleRunner
+from mega.runtime.surroundings import Surroundings
+
+__all__ = ["Session", "open_session"]
+
+#: How long the last events may take to reach their subscribers.
+FLUSH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """The live parts of one app in one process."""
+
+    registry: Registry
+    around: Surroundings
+    producer: Producer
+    pools: CpuPools
+    schedules: ScheduleRunner
+
+
+@asynccontextmanager
+async def open_session(
+    app: Any, registry: Registry, *, broker: Broker, pool_factory: PoolFactory, clock: Clock
+) -> AsyncIterator[Session]:
+    """Connect, and yield the live parts; leaving ends the pools, the events, the connection.
+
+    Raises: BrokerError.
+    """
+    hub = Hub(registry.subscribers)
+    async with broker, _running(hub), CpuPools(registry, hub, pool_factory) as pools:
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        around = Surroundings(app=app, broker=broker, hub=hub, clock=clock, worker=worker)
+        producer = Producer(broker, hub, clock)
+        yield Session(
+            registry=registry,
+            around=around,
+            producer=producer,
+            pools=pools,
+            schedules=ScheduleRunner(around, _enqueue_tick(registry, producer)),
+        )
+
+
+def _enqueue_tick(registry: Registry, producer: Producer) -> Any:
+    """Return what a schedule over a job does: one job per tick, whoever enqueues it."""
+
+    async def enqueue(spec: ScheduleSpec, tick: datetime | None) -> None:
+        assert spec.subject is not None
+        job_id = f"{spec.name}:{int(tick.timestamp())}" if tick else None
+        await producer.enqueue(registry.jobs[spec.subject], None, {"id": job_id})
+
+    return enqueue
+
+
+@asynccontextmanager
+async def _running(hub: Hub) -> AsyncIterator[None]:
+    async with anyio.create_task_group() as group:
+        group.start_soon(hub.run)
+        try:
+            yield
+        finally:
+            hub.close()
+            group.cancel_scope.deadline = anyio.current_time() + FLUSH_SECONDS
