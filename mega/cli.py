@@ -12,11 +12,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias, get_args
 
 import anyio
 from typing_extensions import Unpack
@@ -32,24 +33,30 @@ from mega.errors import (
     only_mega_error,
     report,
 )
-from mega.ops.log import log_to_console
 from mega.handles import EnqueueOptions
+from mega.ops.log import log_to_console
 from mega.options import Role, check_role
 from mega.runtime.banner import screen
 from mega.version import __version__
+from mega.wire.payload import Codec
 
-__all__ = ["Defaults", "run_app", "show_errors_plainly"]
+__all__ = ["Defaults", "run_app", "run_tool", "show_errors_plainly"]
 
 logger = logging.getLogger("mega")
 
 CRASHED, MISUSED, UNREACHED, INTERRUPTED = 1, 2, 3, 130
-ROLES: tuple[Role, ...] = ("all", "worker", "scheduler", "web")
+ROLES: tuple[Role, ...] = get_args(Role)
+EPILOG = "An app's own file serves and knows these commands too: python app.py --help"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """The arguments of `run`, which flags and the environment override."""
+    """The arguments of `run`, which flags and the environment override.
 
+    `has_file` is false for `mega`, which has no app's file beside which a server could live.
+    """
+
+    has_file: bool = True
     role: Role | None
     broker: str | None
     backend: str
@@ -88,10 +95,34 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_app(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
-    """Run what the arguments ask for; an error ends the process with its exit code."""
+    """Run what the arguments of an app's file ask for.
+
+    An error ends the process with its exit code.
+    """
+    with _plain_errors(arguments):
+        word = arguments[0] if arguments else ""
+        if not word or word.startswith("-"):
+            _serve(app, arguments, defaults)
+        else:
+            _find_command(word, roles=ROLES)(app, arguments[1:], defaults)
+
+
+def run_tool(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
+    """Run a command of `mega`, which needs no app's file."""
+    with _plain_errors(arguments):
+        parser = Parser(prog="mega", allow_abbrev=False, epilog=EPILOG)
+        parser.add_argument("--version", action="version", version=f"mega {__version__}")
+        parser.add_argument("command", help=f"one of: {', '.join(COMMANDS)}")
+        parser.add_argument("arguments", nargs=argparse.REMAINDER)
+        options = parser.parse_args(arguments)
+        _find_command(options.command)(app, options.arguments, defaults)
+
+
+@contextmanager
+def _plain_errors(arguments: Sequence[str]) -> Iterator[None]:
     is_debugging = "--debug" in arguments
     try:
-        _run(app, arguments, defaults)
+        yield
     except BaseException as error:
         known = only_mega_error(error)
         if known is not None and not is_debugging:
@@ -136,31 +167,25 @@ def show_errors_plainly(frame: FrameType) -> None:
     sys.excepthook = hook
 
 
-def _run(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
-    commands = {"enqueue": _enqueue}
-    word = arguments[0] if arguments else ""
-    if not word or word.startswith("-"):
-        _serve(app, arguments, defaults)
-    elif word in commands:
-        commands[word](app, arguments[1:], defaults)
-    else:
-        raise BadOption(f"there is no command {word!r}.", hint=_hint_for_command(word, commands))
-
-
-def _hint_for_command(word: str, commands: dict[str, Any]) -> str:
-    hint = did_you_mean(word, [*commands, *ROLES])
-    return hint.replace('"', '"--role ', 1) if any(f'"{role}"' in hint for role in ROLES) else hint
+def _find_command(word: str, *, roles: Sequence[str] = ()) -> Command:
+    if word in COMMANDS:
+        return COMMANDS[word]
+    hint = did_you_mean(word, [*COMMANDS, *roles])
+    if any(f'"{role}"' in hint for role in roles):
+        hint = hint.replace('"', '"--role ', 1)
+    raise BadOption(f"there is no command {word!r}.", hint=hint)
 
 
 def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     parser = _parser("")
+    parser.epilog = f"Commands: {', '.join(COMMANDS)}. COMMAND --help tells more."
     parser.add_argument("--role", metavar="ROLE", help="all (the default), worker or scheduler")
     parser.add_argument("--drain-timeout", type=float, metavar="S", help="seconds for the end")
     parser.add_argument("--check", action="store_true", help="show what is declared, and stop")
     options = parser.parse_args(arguments)
     begun = time.monotonic()
     role = check_role(options.role or os.environ.get("MEGA_ROLE") or defaults.role or "all")
-    _prepare(app, options, defaults)
+    _prepare(app, options, defaults, logging.INFO)
     if options.check:
         _say(_screen(app, role), sys.stdout)
         return
@@ -182,14 +207,7 @@ def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     parser.add_argument("--wait", action="store_true", help="wait for the end, show the result")
     options = parser.parse_args(arguments)
     _prepare(app, options, defaults)
-    spec = app.registry.jobs.get(options.subject)
-    if spec is None:
-        hint = did_you_mean(options.subject, app.registry.jobs)
-        raise BadOption(f'this app has no job "{options.subject}".', hint=hint)
-    try:
-        payload = spec.codec.decode(options.payload.encode())
-    except PayloadInvalid as error:
-        raise BadOption(str(error)) from None
+    payload = _parse_payload(app, options.subject, options.payload)
 
     async def enqueue() -> None:
         async with app:
@@ -201,6 +219,17 @@ def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     anyio.run(enqueue, backend=defaults.backend)
 
 
+def _parse_payload(app: Served, subject: str, text: str) -> Any:
+    spec, jobs = app.registry.jobs.get(subject), app.registry.jobs
+    if spec is None and jobs:
+        raise BadOption(f'this app has no job "{subject}".', hint=did_you_mean(subject, jobs))
+    codec: Codec[Any] = spec.codec if spec else Codec(Any, job=subject)
+    try:
+        return codec.decode(text.encode())
+    except PayloadInvalid as error:
+        raise BadOption(str(error), hint="Quote the JSON for the shell: '\"text\"'.") from None
+
+
 def _parser(command: str) -> Parser:
     program = f"python {os.path.basename(sys.argv[0])} {command}".strip()
     parser = Parser(prog=program, allow_abbrev=False)
@@ -209,10 +238,19 @@ def _parser(command: str) -> Parser:
     return parser
 
 
-def _prepare(app: Served, options: argparse.Namespace, defaults: Defaults) -> None:
-    app.configure(broker=options.broker or os.environ.get("MEGA_BROKER") or defaults.broker)
+def _prepare(
+    app: Served, options: argparse.Namespace, defaults: Defaults, level: int = logging.WARNING
+) -> None:
+    broker = options.broker or os.environ.get("MEGA_BROKER") or defaults.broker
+    if broker is None and not defaults.has_file:
+        raise BadOption(
+            "no broker is named, and there is no .mega/ in this folder.",
+            hint="Add --broker URL, or run it in the folder of the app's file.",
+        )
+    app.configure(broker=broker)
     app.check(defaults.backend)
-    log_to_console(is_debugging=options.debug)
+    level = logging.DEBUG if options.debug else level
+    log_to_console(level)
 
 
 def _screen(app: Served, role: Role) -> str:
@@ -228,6 +266,10 @@ def _say_ready(app: Served, role: Role, begun: float) -> None:
     zones = {spec.timezone for spec in app.registry.schedules.values() if spec.is_host_zone}
     if zones and role in ("all", "scheduler"):
         logger.warning("schedules without timezone= run in the host's zone, %s", zones.pop())
+
+
+Command: TypeAlias = Callable[[Served, Sequence[str], Defaults], None]
+COMMANDS: dict[str, Command] = {"enqueue": _enqueue}
 
 
 def _say(text: str, stream: Any) -> None:

@@ -10,8 +10,8 @@ FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 TIME = "%H:%M:%S"
 
 
-def log_to_console(*, is_debugging: bool = False) -> None:
-    """Show `mega`'s log lines, and those of handlers, on stderr from INFO up."""
+def log_to_console(level: int) -> None:
+    """Show `mega`'s log lines on stderr from `level` up, and all others from WARNING up."""
     root = logging.getLogger()
     if root.handlers:
         return
@@ -19,4 +19,4 @@ def log_to_console(*, is_debugging: bool = False) -> None:
     handler.setFormatter(logging.Formatter(FORMAT, TIME))
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
-    logging.getLogger("mega").setLevel(logging.DEBUG if is_debugging else logging.INFO)
+    logging.getLogger("mega").setLevel(level)

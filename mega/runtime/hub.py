@@ -38,7 +38,7 @@ logger = logging.getLogger("mega.events")
 LOGGED: dict[type[Event], int] = {
     JobRetried: logging.WARNING,
     JobFailed: logging.ERROR,
-    JobDeadLettered: logging.ERROR,
+    JobDeadLettered: logging.WARNING,
     ScheduleSkipped: logging.WARNING,
     ScheduleFailed: logging.ERROR,
     ScheduleMisfired: logging.WARNING,

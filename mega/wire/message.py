@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from secrets import token_urlsafe
+from secrets import token_hex
 
 from mega.errors import BadOption, PayloadInvalid
 from mega.options import Backoff
@@ -49,8 +49,8 @@ class Message:
 
 
 def new_id() -> str:
-    """Return a fresh job id: 22 characters that are one token of a NATS subject."""
-    return token_urlsafe(16)
+    """Return a fresh job id: 24 hexadecimal digits, one token of a NATS subject."""
+    return token_hex(12)
 
 
 def check_id(job_id: str) -> str:

@@ -1,0 +1,1 @@
+"""The NATS JetStream adapter: the only package that imports `nats`."""

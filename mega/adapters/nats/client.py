@@ -1,0 +1,286 @@
+"""The connection: the first connect with its own time-out, then reconnecting for ever.
+
+It knows nothing of streams. nats-py is the transport: publish and subscribe, nothing above.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from random import random
+from typing import Any, TypeAlias
+
+import msgspec
+from nats.aio.client import Client as NatsClient
+from nats.aio.client import Server
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.errors import Error as NatsError
+
+from mega.adapters.nats.complaints import Complaints, explain, is_refusal
+from mega.adapters.nats.credentials import login, require_nkeys
+from mega.adapters.nats.replies import Lost, Replies, is_no_responders
+from mega.errors import BrokerError, BrokerTooOld, BrokerUnavailable
+from mega.options import BrokerUrl
+
+__all__ = ["ApiError", "Callback", "Client", "Interest"]
+
+Callback: TypeAlias = Callable[[Msg], Awaitable[None]]
+
+OLDEST_SERVER = (2, 12)
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+FIRST_CONNECT_WAIT = 0.5
+PING_INTERVAL = 10
+CLOSE_WITHIN = 2.0
+API_TIMEOUT = 5.0
+CHECK_EVERY = 1.0
+STUCK_AFTER = 30.0
+
+
+class ApiError(Exception):
+    """JetStream refused an API call. `code` is its err_code, which is stable between versions."""
+
+    def __init__(self, subject: str, error: dict[str, Any]) -> None:
+        self.code = int(error.get("err_code", 0))
+        self.description = str(error.get("description", "no reason given"))
+        super().__init__(f"{subject}: {self.description} ({self.code})")
+
+
+class Interest:
+    """A subscription that outlives the nats-py client under it."""
+
+    def __init__(self, client: Client, subject: str, callback: Callback) -> None:
+        self._client = client
+        self._subject = subject
+        self._callback = callback
+        self._subscription: Subscription | None = None
+
+    async def renew(self, nc: NatsClient) -> None:
+        """Subscribe on that connection."""
+        self._subscription = await nc.subscribe(self._subject, cb=self._callback)
+
+    async def drain(self) -> None:
+        """Stop; return when what the server had sent before was handed to the callback."""
+        self._client.interests.discard(self)
+        if self._subscription is not None:
+            with suppress(NatsError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_WITHIN):
+                    await self._subscription.drain()  # type: ignore[no-untyped-call]
+
+    async def stop(self) -> None:
+        """Stop; what has arrived but wasn't handed to the callback is dropped."""
+        self._client.interests.discard(self)
+        if self._subscription is not None:
+            with suppress(NatsError, OSError):
+                await self._subscription.unsubscribe()
+
+
+class Client:
+    """One connection of this process, and what waits for its ups and downs."""
+
+    def __init__(self, url: BrokerUrl, *, name: str) -> None:
+        self.url = url
+        self.nc = NatsClient()
+        self.up = asyncio.Event()
+        self.replies = Replies(self.up)
+        self.interests: set[Interest] = set()
+        self.on_down: list[Callable[[], None]] = []
+        self.on_up: list[Callable[[], None]] = []
+        self._name = name
+        self._complaints = Complaints()
+        self._tries = 0
+        self._last_try = 0.0
+        self._guard: asyncio.Task[None] | None = None
+
+    def go_to(self, server: str, *, token: str) -> None:
+        """Connect to that server in place of the URL's."""
+        self.url = replace(self.url, text=server, servers=(server,), token=token)
+
+    async def open(self) -> None:
+        """Connect within the URL's `connect_timeout`. Raises: BrokerError."""
+        require_nkeys(self.url)
+        self._use(await self._dial(self.url.connect_timeout))
+        self.up.set()
+        await self.subscribe(f"{self.replies.prefix}*", self.replies.arrived)
+        self._guard = asyncio.create_task(self._revive_when_closed())
+
+    async def close(self) -> None:
+        """Close for good; what was published before is sent first."""
+        if self._guard is not None:
+            self._guard.cancel()
+        self.up.clear()
+        self.replies.fail("the connection is closing")
+        await close_quietly(self.nc)
+
+    @property
+    def where(self) -> str:
+        return self.url.text
+
+    async def subscribe(self, subject: str, callback: Callback) -> Interest:
+        """Hand each message on `subject` to `callback`, also after a reconnect."""
+        interest = Interest(self, subject, callback)
+        try:
+            await interest.renew(self.nc)
+        except NatsError as error:
+            raise self.unavailable(explain(error)) from None
+        self.interests.add(interest)
+        return interest
+
+    async def publish(self, subject: str, body: bytes, *, headers: dict[str, str]) -> None:
+        """Send without waiting for anything. Raises: BrokerUnavailable, when it can't be kept."""
+        try:
+            await self.nc.publish(subject, body, headers=headers)
+        except NatsError as error:
+            raise self.unavailable(explain(error)) from None
+
+    async def api(
+        self, subject: str, body: dict[str, Any] | None = None, *, timeout: float = API_TIMEOUT
+    ) -> dict[str, Any]:
+        """Call JetStream's JSON API. Raises: ApiError, BrokerUnavailable."""
+        request = msgspec.json.encode(body) if body is not None else b""
+        try:
+            reply = await self.replies.ask(f"$JS.API.{subject}", request, timeout=timeout)
+        except Lost as lost:
+            raise self.unavailable(str(lost)) from None
+        if is_no_responders(reply):
+            raise self.unavailable("JetStream doesn't answer; is it enabled?")
+        answer: dict[str, Any] = msgspec.json.decode(reply.data)
+        if "error" in answer:
+            raise ApiError(subject, answer["error"])
+        return answer
+
+    def unavailable(self, cause: str) -> BrokerUnavailable:
+        """Return the error in three lines: which server, why, and what to start."""
+        if self._complaints.last_refusal:
+            cause = f"{cause} (the server said: {self._complaints.last_refusal})"
+        return BrokerUnavailable(
+            f"{self.where} can't be used.",
+            where=f"Cause: {cause}.",
+            hint="Start `nats-server -js` there, or name another broker (--broker, MEGA_BROKER).",
+        )
+
+    def _use(self, nc: NatsClient) -> None:
+        self.nc = nc
+        self.replies.attach(nc)
+
+    async def _dial(self, within: float) -> NatsClient:
+        """Return a new connection. nats-py tries by itself; each failure becomes one line."""
+        nc, refused = NatsClient(), asyncio.get_running_loop().create_future()
+        cause = "no answer"
+
+        async def failed(error: Exception) -> None:
+            nonlocal cause
+            cause = explain(error)
+            if is_refusal(error) and not refused.done():
+                refused.set_result(error)
+            wait = nc.options["reconnect_time_wait"]
+            self._complaints.failed_try(self.where, cause, wait)
+            nc.options["reconnect_time_wait"] = min(2 * wait, LONGEST_WAIT)
+
+        connecting = asyncio.create_task(nc.connect(**self._options(failed)))
+        try:
+            await asyncio.wait(
+                {connecting, refused}, timeout=within, return_when=asyncio.FIRST_COMPLETED
+            )
+            if connecting.done() and not connecting.cancelled():
+                connecting.result()
+                return await self._checked(nc)
+        except (NatsError, OSError) as error:
+            cause = explain(error)
+        finally:
+            connecting.cancel()
+            await asyncio.wait({connecting})
+        await close_quietly(nc)
+        raise self._refused(cause) if refused.done() else self.unavailable(cause)
+
+    def _options(self, failed: Callable[[Exception], Awaitable[None]]) -> dict[str, Any]:
+        return {
+            "servers": list(self.url.servers),
+            "name": self._name,
+            "error_cb": failed,
+            "disconnected_cb": self._went_down,
+            "reconnected_cb": self._came_up,
+            "reconnect_to_server_handler": self._next_server,
+            "connect_timeout": min(2.0, self.url.connect_timeout),
+            "reconnect_time_wait": FIRST_CONNECT_WAIT,
+            "max_reconnect_attempts": -1,
+            "ping_interval": PING_INTERVAL,
+            **login(self.url),
+        }
+
+    def _refused(self, cause: str) -> BrokerError:
+        return BrokerError(
+            f"{self.where} refused this client.",
+            where=f"Cause: {cause}.",
+            hint="Check user, password, token or creds of the broker URL.",
+        )
+
+    async def _checked(self, nc: NatsClient) -> NatsClient:
+        nc._error_cb = self._failed
+        version = nc.connected_server_version
+        try:
+            found = (version.major, version.minor)
+        except ValueError:
+            return nc  # a build without a version; the echoed stream configs are compared anyway
+        if found < OLDEST_SERVER:
+            await close_quietly(nc)
+            raise BrokerTooOld(
+                f"{self.where} runs nats-server {found[0]}.{found[1]}; 2.12 is needed.",
+                hint="Older servers ignore delayed messages and time-to-live in silence.",
+            )
+        return nc
+
+    async def _failed(self, error: Exception) -> None:
+        self._complaints.note(self.where, error)
+
+    async def _went_down(self) -> None:
+        if not self.up.is_set():
+            return
+        self.up.clear()
+        self._tries, self._last_try = 0, time.monotonic()
+        self._complaints.went_down(self.where)
+        # nats-py 2.16 lets requests hang to their time-out when the link dies.
+        self.replies.fail("the connection was lost")
+        for tell in self.on_down:
+            tell()
+
+    async def _came_up(self) -> None:
+        if self.up.is_set():
+            return
+        self._complaints.came_up(self.where)
+        self.up.set()
+        for tell in self.on_up:
+            tell()
+
+    def _next_server(
+        self, servers: list[Server], info: dict[str, Any]
+    ) -> tuple[Server | None, float]:
+        wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._tries // len(servers), 10))
+        server = servers[self._tries % len(servers)]
+        self._tries += 1
+        self._last_try = time.monotonic()
+        return server, wait * (0.5 + random() / 2)
+
+    async def _revive_when_closed(self) -> None:
+        """Begin anew where nats-py gives up: `-ERR` closes it for good, whatever its options."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY)
+            is_stuck = not self.up.is_set() and time.monotonic() - self._last_try > STUCK_AFTER
+            if self.nc.is_closed or is_stuck:
+                await self._went_down()
+                await close_quietly(self.nc)
+                with suppress(BrokerError, NatsError, OSError):
+                    self._use(await self._dial(STUCK_AFTER))
+                    for interest in self.interests:
+                        await interest.renew(self.nc)
+                    await self._came_up()
+
+
+async def close_quietly(nc: NatsClient) -> None:
+    """Close, whatever state the connection is in."""
+    with suppress(NatsError, OSError, TimeoutError, RuntimeError):
+        async with asyncio.timeout(CLOSE_WITHIN):
+            await nc.close()

@@ -1,0 +1,75 @@
+"""What the connection says of itself in the log: one line each, never a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+
+from nats.errors import UnexpectedEOF
+
+__all__ = ["Complaints", "explain", "is_refusal", "logger"]
+
+logger = logging.getLogger("mega.broker")
+
+REPEAT_AFTER = 30.0
+
+
+def explain(error: BaseException) -> str:
+    """Return the end of a sentence that begins with the server's address."""
+    match error:
+        case ConnectionRefusedError():
+            return "refused the connection"
+        case TimeoutError() | asyncio.TimeoutError():
+            return "did not answer in time"
+        case socket.gaierror():
+            return "is not a host that can be found"
+        case ssl.SSLError():
+            return f"failed in the TLS handshake: {error.reason or error}"
+        case UnexpectedEOF() | ConnectionResetError():
+            return "closed the connection"
+        case _:
+            return str(error).removeprefix("nats: ") or type(error).__name__
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether trying again can't help: the server knows the client and won't have it."""
+    return any(word in str(error).lower() for word in ("authorization", "authentication"))
+
+
+class Complaints:
+    """Says each thing once in a while, however often it happens."""
+
+    def __init__(self) -> None:
+        self.last_refusal = ""
+        self._said_at: dict[str, float] = {}
+        self._down_since = 0.0
+
+    def note(self, where: str, error: Exception) -> None:
+        """Log an error of the connection."""
+        text = explain(error)
+        if "permissions violation" in text.lower():
+            self.last_refusal = text
+        self._say(f"{where} {text}")
+
+    def failed_try(self, where: str, cause: str, wait: float) -> None:
+        """Log one try of the first connect, before the next one."""
+        logger.warning("%s %s; trying again in %g s", where, cause, wait)
+
+    def went_down(self, where: str) -> None:
+        """Log that the server is away."""
+        self._down_since = time.monotonic()
+        logger.warning("%s is away; reconnecting until it is back", where)
+
+    def came_up(self, where: str) -> None:
+        """Log that it is back, and for how long it was not."""
+        self._said_at.clear()
+        logger.warning("%s is back after %.1f s", where, time.monotonic() - self._down_since)
+
+    def _say(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._said_at.get(text, -REPEAT_AFTER) >= REPEAT_AFTER:
+            self._said_at[text] = now
+            logger.warning("%s", text)

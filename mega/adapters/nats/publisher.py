@@ -1,0 +1,150 @@
+"""Storing messages: a PubAck is awaited, a lost one is asked for again under the same id."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.aio.msg import Msg
+
+from mega.adapters.nats.client import Client
+from mega.adapters.nats.layout import schedule_subject
+from mega.adapters.nats.replies import Lost, is_no_responders
+from mega.errors import BrokerUnavailable, PayloadTooLarge
+from mega.ports import Receipt
+from mega.wire.message import SERVER_ID, Message, pack, subject_token
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["EXPECTED_SEQUENCE", "NoStream", "Publisher", "WrongSequence"]
+
+EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
+SCHEDULE, SCHEDULE_TARGET = "Nats-Schedule", "Nats-Schedule-Target"
+
+STORED, ALREADY_STORED = Receipt(duplicate=False), Receipt(duplicate=True)
+WITHIN = 5.0
+ONE_TRY = 2.0
+NO_STREAM_TRIES, NO_STREAM_WAIT = 3, 0.25
+TOO_LARGE, WRONG_SEQUENCE = 10054, 10071
+
+
+class PubError(msgspec.Struct):
+    err_code: int = 0
+    description: str = "no reason given"
+
+
+class PubAck(msgspec.Struct):
+    """The server's answer to a publish into a stream."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: PubError | None = None
+
+
+class NoStream(BrokerUnavailable):
+    """No stream takes the subject."""
+
+
+class WrongSequence(Exception):
+    """The subject's last sequence isn't the expected one: someone else wrote."""
+
+
+_decode = msgspec.json.Decoder(PubAck).decode
+
+
+class Publisher:
+    """The way into streams, for many at once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._replies = client.replies
+
+    async def publish(
+        self, message: Message, *, server_id: str, due_at: datetime | None = None
+    ) -> Receipt:
+        """Store the message at once, or its delayed copy. `server_id` tells duplicates.
+
+        Raises: BrokerUnavailable, PayloadTooLarge.
+        """
+        headers = pack(message)
+        headers[SERVER_ID] = server_id
+        subject = message.subject
+        if due_at is not None and due_at > datetime.now(UTC):
+            headers[SCHEDULE] = f"@at {rfc3339(due_at)}"
+            headers[SCHEDULE_TARGET] = subject
+            subject = schedule_subject(subject, subject_token(message.id))
+        ack = await self.store(subject, message.body, headers)
+        return ALREADY_STORED if ack.duplicate else STORED
+
+    async def store(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
+        """Publish into the subject's stream; safe to repeat, for the headers carry an id.
+
+        Raises: BrokerUnavailable, PayloadTooLarge, WrongSequence.
+        """
+        self._check_size(subject, body, headers)
+        try:
+            reply = await self._replies.ask(subject, body, headers=headers, timeout=ONE_TRY)
+        except Lost:
+            reply = await self._ask_again(subject, body, headers)
+        if is_no_responders(reply):
+            reply = await self._ask_for_stream(subject, body, headers)
+        ack = _decode(reply.data)
+        if ack.error is not None:
+            raise self._refused(subject, ack.error)
+        return ack
+
+    async def _ask_again(self, subject: str, body: bytes, headers: dict[str, str]) -> Msg:
+        import stamina
+
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + WITHIN - ONE_TRY
+        tries = stamina.retry_context(
+            on=Lost, attempts=None, timeout=WITHIN - ONE_TRY, wait_initial=0.05, wait_max=0.5
+        )
+        try:
+            async for attempt in tries:
+                with attempt:
+                    left = max(0.1, min(ONE_TRY, give_up_at - loop.time()))
+                    return await self._replies.ask(subject, body, headers=headers, timeout=left)
+        except Lost as lost:
+            raise self._client.unavailable(f"{subject} was not confirmed: {lost}") from None
+        raise AssertionError("stamina ends with a result or an error")
+
+    async def _ask_for_stream(self, subject: str, body: bytes, headers: dict[str, str]) -> Msg:
+        """Wait a moment for a stream whose leader is being elected or that is made again."""
+        for _ in range(NO_STREAM_TRIES):
+            await asyncio.sleep(NO_STREAM_WAIT)
+            reply = await self._ask_again(subject, body, headers)
+            if not is_no_responders(reply):
+                return reply
+        raise NoStream(
+            f'no stream takes messages on "{subject}".',
+            where=f"Server: {self._client.where}.",
+            hint="A worker of the app creates it when it starts; is JetStream enabled (-js)?",
+        )
+
+    def _check_size(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        # nats-py checks the payload alone. Over the limit together with its headers, the
+        # server closes the connection, and nats-py never opens it again.
+        size = len(body) + 12 + sum([len(name) + len(headers[name]) + 4 for name in headers])
+        limit = self._client.nc.max_payload
+        if size > limit:
+            raise PayloadTooLarge(
+                f'a message on "{subject}" has {size} bytes, headers included; '
+                f"the server takes {limit}.",
+                hint="Store the data elsewhere and send its address.",
+            )
+
+    def _refused(self, subject: str, error: PubError) -> Exception:
+        if error.err_code == WRONG_SEQUENCE:
+            return WrongSequence(subject)
+        if error.err_code == TOO_LARGE:
+            return PayloadTooLarge(f'the stream of "{subject}" refused it: {error.description}')
+        return self._client.unavailable(f"{subject}: {error.description} ({error.err_code})")
+
+
+def rfc3339(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,142 @@
+"""Streams and consumers on the server: created if absent, compared, never altered.
+
+One exception: the limits of a consumer that a new release declares otherwise are updated,
+because the old ones would stay in force in silence (ragflow#18942).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from mega.adapters.nats import layout
+from mega.adapters.nats.client import ApiError, Client
+from mega.adapters.nats.layout import Config
+from mega.errors import BrokerUnavailable, StreamMismatch
+from mega.ports import Queue
+
+__all__ = ["Streams"]
+
+logger = logging.getLogger("mega.broker")
+
+CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, NAME_IN_USE = 10014, 10059, 10058
+ABSENT = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)
+TUNABLE = ("ack_wait", "max_ack_pending")
+# With these otherwise, jobs or their delayed copies would be lost or run at once.
+VITAL = ("subjects", "retention", "allow_msg_schedules", "ack_policy", "filter_subject")
+
+
+class Streams:
+    """What this process has made sure of."""
+
+    def __init__(self, client: Client, *, is_provisioning: bool) -> None:
+        self.is_provisioning = is_provisioning
+        self._client = client
+        self._url = client.url
+        self._told: set[str] = set()
+        self._letters: set[str] = set()
+
+    async def provide_buckets(self) -> None:
+        """Make sure of the buckets for state and claims."""
+        await self._stream(layout.state_stream(self._url))
+        await self._stream(layout.claims_stream(self._url))
+
+    async def provide(self, queue: Queue) -> int:
+        """Make sure of the stream and the consumer; return how many the server lets be in hand.
+
+        Raises: BrokerUnavailable, StreamMismatch.
+        """
+        wanted = layout.job_stream(queue, self._url)
+        await self._stream(wanted)
+        return await self._consumer(wanted["name"], layout.consumer(queue, self._url))
+
+    async def provide_dead_letters(self, queue: Queue) -> None:
+        """Make sure of the stream of the subject's dead letters, once."""
+        if queue.subject not in self._letters:
+            await self._stream(layout.dead_letter_stream(queue, self._url))
+            self._letters.add(queue.subject)
+
+    def forget_dead_letters(self, queue: Queue) -> None:
+        """Look again before the next dead letter."""
+        self._letters.discard(queue.subject)
+
+    async def _stream(self, wanted: Config) -> Config:
+        name = wanted["name"]
+        actual = await self._find(f"STREAM.INFO.{name}")
+        if actual is None:
+            self._require_provisioning(f"stream {name}")
+            actual = await self._create_stream(name, wanted)
+        self._compare("stream", wanted, actual)
+        return actual
+
+    async def _create_stream(self, name: str, wanted: Config) -> Config:
+        try:
+            return config_of(await self._client.api(f"STREAM.CREATE.{name}", wanted))
+        except ApiError as error:
+            # Another process was faster, with another config: its one holds.
+            found = await self._find(f"STREAM.INFO.{name}") if error.code == NAME_IN_USE else None
+            if found is None:
+                raise self._refused(f"stream {name}", error) from None
+            return found
+
+    async def _consumer(self, stream: str, wanted: Config) -> int:
+        where = f"{stream}.{layout.CONSUMER}"
+        actual = await self._find(f"CONSUMER.INFO.{where}")
+        if actual is None:
+            self._require_provisioning(f"consumer {where}")
+            actual = await self._put_consumer(where, wanted)
+        elif self.is_provisioning:
+            actual = await self._tune(where, wanted, actual)
+        self._compare(f"consumer of stream {stream}:", wanted, actual)
+        return int(actual.get("max_ack_pending", -1))
+
+    async def _tune(self, where: str, wanted: Config, actual: Config) -> Config:
+        changed = [d for d in layout.drift(wanted, actual) if d[0] in TUNABLE]
+        if not changed:
+            return actual
+        for name, value, was in changed:
+            logger.warning("consumer %s: %s is now %s, it was %s", where, name, value, was)
+        return await self._put_consumer(where, actual | {name: value for name, value, _ in changed})
+
+    async def _put_consumer(self, where: str, config: Config) -> Config:
+        stream = where.partition(".")[0]
+        body = {"stream_name": stream, "config": config}
+        try:
+            return config_of(await self._client.api(f"CONSUMER.CREATE.{where}", body))
+        except ApiError as error:
+            raise self._refused(f"consumer {where}", error) from None
+
+    async def _find(self, subject: str) -> Config | None:
+        try:
+            return config_of(await self._client.api(subject))
+        except ApiError as error:
+            if error.code in ABSENT:
+                return None
+            raise self._refused(subject, error) from None
+
+    def _compare(self, kind: str, wanted: Config, actual: Config) -> None:
+        for field, value, found in layout.drift(wanted, actual):
+            text = f"{kind} {wanted['name']}: {field} is {found!r}, wanted {value!r}"
+            if field in VITAL:
+                raise StreamMismatch(
+                    f"{text}.", hint="Jobs could be lost. Change it, or delete it when it is empty."
+                )
+            if text not in self._told:
+                self._told.add(text)
+                logger.warning("%s; left as it is", text)
+
+    def _require_provisioning(self, what: str) -> None:
+        if not self.is_provisioning:
+            raise BrokerUnavailable(
+                f"{what} doesn't exist, and provision=False creates nothing.",
+                hint="Start once with provision=True, or create it by hand.",
+            )
+
+    def _refused(self, what: str, error: ApiError) -> BrokerUnavailable:
+        return self._client.unavailable(f"{what}: {error.description} ({error.code})")
+
+
+def config_of(answer: dict[str, Any]) -> Config:
+    """Return the config in the answer of an API call."""
+    config: Config = answer["config"]
+    return config
