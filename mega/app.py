@@ -15,11 +15,11 @@ from typing_extensions import TypeVar, Unpack
 from mega import cli
 from mega.adapters import make_broker, make_pool
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
-from mega.declare.naming import AppFile, alias_main
+from mega.declare.naming import AppFile, alias_main, place_of
 from mega.declare.registry import CpuSpec, ScheduleSpec
 from mega.errors import BadHandler, BadOption, NotConnected
 from mega.group import Group
-from mega.handles import EnqueueOptions, Job, JobHandle, Owner
+from mega.handles import EnqueueOptions, Job, JobHandle, Owner, PayloadOf
 from mega.options import BrokerUrl, Role, check_role
 from mega.ports import Broker, Clock
 from mega.runtime.clock import SystemClock
@@ -76,7 +76,7 @@ class App(Group, Generic[S]):
         frame = sys._getframe(1)
         cli.show_errors_plainly(frame)
         alias_main(frame)
-        self.name = name
+        self.name: str = name
         self.state: S = cast("S", None)
         self._url = parse_broker_url(broker) if broker is not None else None
         self._lifespan = lifespan or nullcontext
@@ -96,7 +96,10 @@ class App(Group, Generic[S]):
     ) -> Job[R]: ...
     @overload
     async def enqueue(
-        self, job: JobHandle[T, ..., Any, R], payload: T, **options: Unpack[EnqueueOptions]
+        self,
+        job: JobHandle[T, ..., Any, R],
+        payload: PayloadOf[T],
+        **options: Unpack[EnqueueOptions],
     ) -> Job[R]: ...
     @overload
     async def enqueue(
@@ -120,7 +123,8 @@ class App(Group, Generic[S]):
         subject = job.subject if isinstance(job, JobHandle) else job
         if not isinstance(subject, str):
             raise BadHandler(
-                f"{job!r} is not a job of this app.",
+                f"{getattr(job, '__name__', job)!r} is not a job.",
+                where=place_of(job) if callable(job) else "",
                 hint='Decorate the function with @app.job("…") and enqueue what that leaves.',
             )
         spec = job.spec if isinstance(job, JobHandle) else self.registry.jobs.get(subject)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from mega.cron.timetable import CronTimetable, IntervalTimetable
-from mega.declare.naming import check_subject, place_of
+from mega.cron import validate
+from mega.cron.timetable import CronTimetable, IntervalTimetable, Timetable
+from mega.declare.naming import check_subject, located, place_of
 from mega.declare.registry import DEFAULT_POOL, CpuSpec, JobSpec, Registry, ScheduleSpec
 from mega.declare.signature import Handler, check_task, inspect_job, inspect_schedule
 from mega.errors import BadHandler, BadOption
@@ -41,7 +42,9 @@ __all__ = ["Group"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
+Hook = TypeVar("Hook", bound=Callable[[], Any])
 H = TypeVar("H", bound=Handle)
 Fn = Callable[..., Any]
 
@@ -54,7 +57,7 @@ class Group:
     """Declarations for an app of several files: `app.include(group)`."""
 
     def __init__(self) -> None:
-        self.registry = Registry()
+        self.registry: Registry = Registry()
         self._handles: list[Handle] = []
 
     def job(
@@ -79,18 +82,19 @@ class Group:
 
         Raises: DeclarationError.
         """
-        check_subject(subject)
-        options = JobOptions(
-            retries=retries,
-            backoff=to_backoff(backoff),
-            concurrency=concurrency,
-            per_worker=per_worker,
-            timeout=None if timeout is None else to_seconds(timeout, option="timeout"),
-            dead_letter=dead_letter,
-            result_ttl=to_seconds(result_ttl, option="result_ttl", minimum=1.0),
-            track=track,
-        )
-        known_roles = tuple(check_role(role) for role in roles)
+        with located(sys._getframe(1)):
+            check_subject(subject)
+            options = JobOptions(
+                retries=retries,
+                backoff=to_backoff(backoff),
+                concurrency=concurrency,
+                per_worker=per_worker,
+                timeout=None if timeout is None else to_seconds(timeout, option="timeout"),
+                dead_letter=dead_letter,
+                result_ttl=to_seconds(result_ttl, option="result_ttl", minimum=1.0),
+                track=track,
+            )
+            known_roles = tuple(check_role(role) for role in roles)
 
         def declare(fn: Fn) -> JobHandle[Any, Any, Any, Any]:
             handler = inspect_job(fn, names=_locals(sys._getframe(1)))
@@ -125,19 +129,9 @@ class Group:
 
         Raises: DeclarationError.
         """
-        if (cron is None) == (every is None):
-            raise BadOption(
-                "a schedule has either a cron expression or every=.",
-                hint='Write @app.schedule("0 3 * * *") or @app.schedule(every=30).',
-            )
-        if every is not None and timezone is not None:
-            raise BadOption("every= has no timezone=: it counts seconds.")
-        checked_lock = to_lock(lock, stores=LOCK_STORES)
-        timetable = (
-            CronTimetable(cron, timezone)
-            if cron is not None
-            else IntervalTimetable(to_seconds(every, option="every"))
-        )
+        with located(sys._getframe(1)):
+            timetable = _timetable(cron, every, timezone)
+            checked_lock = to_lock(lock, stores=LOCK_STORES)
 
         def declare(fn: Fn) -> ScheduleHandle[Any, Any]:
             handler, subject = _scheduled(fn, sys._getframe(1))
@@ -165,7 +159,8 @@ class Group:
 
         Raises: DeclarationError.
         """
-        limit = None if timeout is None else to_seconds(timeout, option="timeout")
+        with located(sys._getframe(1)):
+            limit = None if timeout is None else to_seconds(timeout, option="timeout")
 
         def declare(fn: Callable[P, R]) -> CpuHandle[P, R]:
             ref = check_task(fn)
@@ -177,14 +172,20 @@ class Group:
 
     def pool(self, name: str, **options: Any) -> None:
         """Declare a CPU pool; `options` are those of PoolOptions. Raises: DeclarationError."""
-        self.registry.add_pool(name, PoolOptions.of(options))
+        with located(sys._getframe(1)):
+            self.registry.add_pool(name, PoolOptions.of(options))
 
-    def on(self, event: type[Event] | str, /) -> Callable[[F], F]:
+    @overload
+    def on(self, event: type[E], /) -> Callable[[Callable[[E], R]], Callable[[E], R]]: ...
+    @overload
+    def on(self, event: str, /) -> Callable[[F], F]: ...
+    def on(self, event: type[Event] | str, /) -> Callable[[Any], Any]:
         """Subscribe a function, async or not, to an event by its class or its kind.
 
         Raises: UnknownEvent.
         """
-        kind = event_class(event)
+        with located(sys._getframe(1)):
+            kind = event_class(event)
 
         def subscribe(fn: F) -> F:
             self.registry.subscribers.append((kind, fn))
@@ -192,12 +193,12 @@ class Group:
 
         return subscribe
 
-    def on_startup(self, fn: F) -> F:
+    def on_startup(self, fn: Hook) -> Hook:
         """Call `fn` before anything runs, in each serving process."""
         self.registry.startup.append(fn)
         return fn
 
-    def on_shutdown(self, fn: F) -> F:
+    def on_shutdown(self, fn: Hook) -> Hook:
         """Call `fn` when all work has ended, in each serving process."""
         self.registry.shutdown.append(fn)
         return fn
@@ -217,6 +218,20 @@ class Group:
         if self._owner is not None:
             handle._bind(self._owner)
         return handle
+
+
+def _timetable(cron: str | None, every: Seconds | None, timezone: str | None) -> Timetable:
+    if (cron is None) == (every is None):
+        raise BadOption(
+            "a schedule has either a cron expression or every=.",
+            hint='Write @app.schedule("0 3 * * *") or @app.schedule(every=30).',
+        )
+    if cron is not None:
+        validate(cron)
+        return CronTimetable(cron, timezone)
+    if timezone is not None:
+        raise BadOption("every= has no timezone=: it counts seconds.")
+    return IntervalTimetable(to_seconds(every, option="every"))
 
 
 def _scheduled(fn: Fn, frame: FrameType) -> tuple[Handler, str | None]:

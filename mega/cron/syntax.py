@@ -174,19 +174,19 @@ class _Parser:
         if _has_star(month_day) or _has_star(weekday):
             either, both = self._spellings(month_day, weekday)
             raise BadCron(
-                f"cron expression {quoted(self._text)}: some crons run on a day that matches day of "
-                f"month {month_day!r} or day of week {weekday!r}, others only when both match.",
-                hint=f'Write "{either}" for either of them, or "{both}" for both.',
+                f"cron expression {quoted(self._text)}: day of month {month_day!r} with day of "
+                f"week {weekday!r} means days that match either to some crons, both to others.",
+                hint=f'Write "{either}" for either, or "{both}" for both.',
             )
 
     def _spellings(self, month_day: str, weekday: str) -> Iterator[str]:
-        first = len(self._written) - 5 if len(self._written) < 7 else 1
+        minute = 0 if len(self._written) == 5 else 1
         for days in (
             (month_day.replace("*/", "1-31/"), weekday.replace("*/", "0-6/")),
             (month_day, f"+{weekday}"),
         ):
             words = list(self._written)
-            words[first + 2], words[first + 4] = days
+            words[minute + 2], words[minute + 4] = days
             yield " ".join(words)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import re
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mega.errors import AppLoadedTwice, BadSubject
+from mega.errors import AppLoadedTwice, BadSubject, DeclarationError
 from mega.wire.message import stream_name
 
-__all__ = ["AppFile", "alias_main", "check_subject", "place_of"]
+__all__ = ["AppFile", "alias_main", "check_subject", "located", "place_of"]
 
 SUBJECT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z", re.ASCII)
 MAX_SUBJECT_LENGTH = 200
@@ -28,6 +29,17 @@ def place_of(fn: Callable[..., Any]) -> str:
     if code is None:
         return str(name)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno} {name}"
+
+
+@contextmanager
+def located(frame: FrameType) -> Iterator[None]:
+    """Give a DeclarationError that names no place the line of `frame`: the decorator's."""
+    try:
+        yield
+    except DeclarationError as error:
+        if not error.where:
+            error.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        raise
 
 
 def check_subject(subject: Any) -> str:
