@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -197,6 +198,18 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
         on_ready=lambda: _say_ready(app, role, begun),
     )
     anyio.run(serve, backend=defaults.backend)
+    _leave_stuck_threads()
+
+
+def _leave_stuck_threads() -> None:
+    """End the process although handlers still hold threads; their jobs were given back."""
+    main = threading.main_thread()
+    stuck = [t for t in threading.enumerate() if t is not main and not t.daemon]
+    if stuck and threading.current_thread() is main:
+        logger.warning("%d threads of handlers did not end in time and are left", len(stuck))
+        logging.shutdown()
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:

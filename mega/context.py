@@ -17,8 +17,8 @@ __all__ = ["JobContext", "ScheduleContext", "current_run"]
 
 S = TypeVar("S", default=Any)
 
-logger = logging.getLogger("mega.job")
-schedule_logger = logging.getLogger("mega.schedule")
+logger: logging.Logger = logging.getLogger("mega.job")
+schedule_logger: logging.Logger = logging.getLogger("mega.schedule")
 
 
 #: What identifies the run that this task is in; a CPU call takes it along for its log lines.
@@ -53,12 +53,12 @@ class JobContext(Generic[S]):
         enqueued_at: Callable[[], datetime],
         app: App[S],
     ) -> None:
-        self.id = id
-        self.subject = subject
-        self.attempt = attempt
-        self.max_attempts = max_attempts
-        self.headers = headers
-        self.app = app
+        self.id: str = id
+        self.subject: str = subject
+        self.attempt: int = attempt
+        self.max_attempts: int = max_attempts
+        self.headers: Mapping[str, str] = headers
+        self.app: App[S] = app
         self._enqueued_at = enqueued_at
 
     @property
@@ -101,11 +101,11 @@ class ScheduleContext(Generic[S]):
     def __init__(
         self, *, name: str, due_at: datetime | None, lateness: float, fence: int, app: App[S]
     ) -> None:
-        self.name = name
-        self.due_at = due_at
-        self.lateness = lateness
-        self.fence = fence
-        self.app = app
+        self.name: str = name
+        self.due_at: datetime | None = due_at
+        self.lateness: float = lateness
+        self.fence: int = fence
+        self.app: App[S] = app
 
     @property
     def state(self) -> S:

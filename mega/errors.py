@@ -55,11 +55,12 @@ __all__ = [
     "one_line",
     "only_mega_error",
     "report",
+    "text_of",
 ]
 
 MAX_REPORT_LINES = 6
 MAX_LINE = 500
-TRACEBACK_LIMIT = 8 * 1024
+TEXT_LIMIT = 8 * 1024
 
 
 class MegaError(Exception):
@@ -279,7 +280,7 @@ class CpuPoolBroken(CpuError):
     """Too many workers crashed; the pool refuses calls for `retry_after` seconds."""
 
     code = "cpu.pool_broken"
-    retry_after = 0.0
+    retry_after: float = 0.0
 
 
 class CpuQueueFull(CpuError):
@@ -337,16 +338,29 @@ def report(error: MegaError) -> str:
     return "\n".join(lines[:MAX_REPORT_LINES])
 
 
+def text_of(error: BaseException) -> str:
+    """Return the error's text, its middle cut out above 8 KiB; an error of any kind has one."""
+    try:
+        return _capped(str(error))
+    except Exception:
+        return "its text can't be had, because its __str__ raises."
+
+
 def capped_traceback(error: BaseException) -> str:
     """Return the error's traceback as text, its middle cut out above 8 KiB."""
-    text = "".join(traceback.format_exception(error))
-    if len(text) <= TRACEBACK_LIMIT:
-        return text
-    half = TRACEBACK_LIMIT // 2
-    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+    return _capped("".join(traceback.format_exception(error)))
+
+
+def _capped(text: str) -> str:
+    """Return `text` as UTF-8 can carry it: the name of a file may hold a lone surrogate."""
+    if len(text) > TEXT_LIMIT:
+        half = TEXT_LIMIT // 2
+        left_out = f"[{len(text) - 2 * half} characters left out]"
+        text = f"{text[:half]}\n{left_out}\n{text[-half:]}"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def one_line(error: BaseException) -> str:
     """Return `Type: text` of an error, as one line of at most 500 characters."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())
+    text = " ".join(f"{type(error).__name__}: {text_of(error)}".split())
     return text if len(text) <= MAX_LINE else f"{text[: MAX_LINE - 1]}…"

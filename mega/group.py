@@ -94,7 +94,7 @@ class Group:
                 result_ttl=to_seconds(result_ttl, option="result_ttl", minimum=1.0),
                 track=track,
             )
-            known_roles = tuple(check_role(role) for role in roles)
+            known_roles: tuple[Role, ...] = tuple(check_role(role) for role in roles)
 
         def declare(fn: Fn) -> JobHandle[Any, Any, Any, Any]:
             handler = inspect_job(fn, names=_locals(sys._getframe(1)))
@@ -102,7 +102,8 @@ class Group:
                 subject=subject,
                 handler=handler,
                 codec=Codec(handler.payload if "p" in handler.shape else None, job=subject),
-                result_codec=Codec(handler.result, job=subject, noun="result"),
+                # A result that nobody can ask for may be anything.
+                result_codec=Codec(handler.result if track else Any, job=subject, noun="result"),
                 options=options,
                 roles=known_roles,
             )

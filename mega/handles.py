@@ -8,8 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Generic, ParamSpec, Protocol, TypedDict, overload
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    overload,
+)
 
 import anyio
 from typing_extensions import TypeVar, Unpack
@@ -29,6 +40,7 @@ __all__ = [
     "JobDecorator",
     "JobHandle",
     "Owner",
+    "PayloadOf",
     "ScheduleDecorator",
     "ScheduleHandle",
 ]
@@ -38,6 +50,10 @@ T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 Ret = TypeVar("Ret", covariant=True)
 R = TypeVar("R", covariant=True)
+
+# The callable is for mypy alone, which then takes T from the job and not from the payload as
+# well: without it, {"to": "a"} is no TypedDict and "a" no Literal.
+PayloadOf: TypeAlias = T | Callable[[T], Never]
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -71,13 +87,13 @@ class Handle:
     """What all handles share: the owner, and the look of the function."""
 
     def __init__(self, fn: Callable[..., Any], owner: Owner | None) -> None:
-        self.fn = fn
+        self.fn: Callable[..., Any] = fn
         self._owner = owner
-        self.__name__ = getattr(fn, "__name__", type(fn).__name__)
-        self.__qualname__ = getattr(fn, "__qualname__", self.__name__)
-        self.__module__ = getattr(fn, "__module__", "")
-        self.__doc__ = getattr(fn, "__doc__", None)
-        self.__wrapped__ = fn
+        self.__name__: str = getattr(fn, "__name__", type(fn).__name__)
+        self.__qualname__: str = getattr(fn, "__qualname__", self.__name__)
+        self.__module__: str = getattr(fn, "__module__", "")
+        self.__doc__: str | None = getattr(fn, "__doc__", None)
+        self.__wrapped__: Callable[..., Any] = fn
 
     def _bind(self, owner: Owner) -> None:
         self._owner = owner
@@ -96,8 +112,8 @@ class JobHandle(Handle, Generic[T_contra, P, Ret, R]):
 
     def __init__(self, spec: JobSpec, owner: Owner | None) -> None:
         super().__init__(spec.handler.fn, owner)
-        self.spec = spec
-        self.subject = spec.subject
+        self.spec: JobSpec = spec
+        self.subject: str = spec.subject
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ret:
         """Run the function here and now, as if it were not decorated."""
@@ -123,8 +139,8 @@ class ScheduleHandle(Handle, Generic[P, Ret]):
 
     def __init__(self, spec: ScheduleSpec, owner: Owner | None) -> None:
         super().__init__(spec.handler.fn, owner)
-        self.spec = spec
-        self.name = spec.name
+        self.spec: ScheduleSpec = spec
+        self.name: str = spec.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ret:
         """Run the function here and now, without a claim or lock."""
@@ -160,8 +176,8 @@ class CpuHandle(Handle, Generic[P, R]):
 
     def __init__(self, fn: Callable[P, R], spec: CpuSpec, owner: Owner | None) -> None:
         super().__init__(fn, owner)
-        self.spec = spec
-        self.name = spec.name
+        self.spec: CpuSpec = spec
+        self.name: str = spec.name
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function here and now, in this process."""
@@ -176,6 +192,11 @@ class CpuHandle(Handle, Generic[P, R]):
         """
         result: R = await self._require_owner()._call_task(self.spec, args, kwargs)
         return result
+
+    def options(self, *, timeout: Seconds | None) -> CpuHandle[P, R]:
+        """Return this task with another `timeout` (seconds; None: no limit) for its calls."""
+        limit = None if timeout is None else to_seconds(timeout, option="timeout")
+        return CpuHandle(self.fn, replace(self.spec, timeout=limit), self._owner)
 
     def __repr__(self) -> str:
         return f"<cpu task {self.name}>"
@@ -193,9 +214,9 @@ class Job(Generic[R]):
         store: StateStore | None,
         codec: Codec[Any],
     ) -> None:
-        self.id = id
-        self.subject = subject
-        self.duplicate = duplicate
+        self.id: str = id
+        self.subject: str = subject
+        self.duplicate: bool = duplicate
         self._store = store
         self._codec = codec
 
@@ -244,10 +265,19 @@ class Job(Generic[R]):
         return f"<job {self.subject} {self.id}>"
 
 
+class Anything:
+    """No value is of this type, so a parameter that takes it takes anything: Any or object."""
+
+
 class JobDecorator(Protocol):
     """The type of `@app.job(...)`: any of the handler shapes, sync or async."""
 
-    # A function of the context alone also looks like one of a payload; the first match wins.
+    # What takes anything also takes the context, and a function of the context alone also looks
+    # like one of a payload; the first match wins.
+    @overload
+    def __call__(
+        self, fn: Callable[[Anything], Coroutine[Any, Any, R]], /
+    ) -> JobHandle[Any, [Any], Coroutine[Any, Any, R], R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[[JobContext[Any]], Coroutine[Any, Any, R]], /
@@ -264,6 +294,8 @@ class JobDecorator(Protocol):
     def __call__(
         self, fn: Callable[[], Coroutine[Any, Any, R]], /
     ) -> JobHandle[None, [], Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(self, fn: Callable[[Anything], R], /) -> JobHandle[Any, [Any], R, R]: ...
     @overload
     def __call__(
         self, fn: Callable[[JobContext[Any]], R], /

@@ -90,9 +90,10 @@ class Backoff:
         """Return the seconds to wait after the attempt of that 1-based number has failed."""
         initial, longest = float(self.initial), float(self.max)  # type: ignore[arg-type]
         try:
-            wait = min(longest, initial * self.factor ** (attempt - 1))
+            # A float overflows at once; an int would grow to gigabytes first.
+            wait = min(longest, initial * float(self.factor) ** (attempt - 1))
         except OverflowError:
-            wait = longest
+            wait = longest if initial else 0.0
         return wait * (0.5 + draw() / 2) if self.jitter else wait
 
 
@@ -171,6 +172,8 @@ class JobOptions:
         check_count(self.concurrency, option="concurrency", minimum=1)
         if self.per_worker is not None:
             check_count(self.per_worker, option="per_worker", minimum=1)
+        if not isinstance(self.dead_letter, DeadLetter):
+            raise BadOption(f"dead_letter={self.dead_letter!r} is not a DeadLetter.")
 
     @property
     def slots(self) -> int:

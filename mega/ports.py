@@ -39,12 +39,15 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """Return the wall clock's instant, aware, in UTC. It may step."""
+        ...
 
     def monotonic(self) -> float:
         """Return seconds that never step."""
+        ...
 
     async def sleep(self, seconds: float) -> None:
         """Return after that many seconds of the monotonic clock."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +84,16 @@ class Delivery(Protocol):
     @property
     def fallback_id(self) -> str:
         """An id for a message that has none: the same at every delivery of this copy."""
+        ...
 
     @property
     def stored_at(self) -> datetime:
         """When the broker stored this copy; aware."""
+        ...
 
     async def ack(self) -> None:
         """Remove the message. Returns before the broker has confirmed it."""
+        ...
 
     async def retry(self, copy: Message, *, after: float) -> None:
         """Store `copy` to be delivered after that many seconds, then remove this message.
@@ -96,15 +102,18 @@ class Delivery(Protocol):
         attempt stores once: a crash in between neither loses nor doubles the job.
         Raises: BrokerUnavailable, and the message stays.
         """
+        ...
 
     async def give_back(self, copy: Message) -> None:
         """Store `copy` for delivery at once, then remove this message: as `retry`."""
+        ...
 
     async def dead_letter(self, letter: bytes, *, job_id: str) -> None:
         """Store `letter` among the subject's dead letters, then remove this message.
 
         Raises: BrokerUnavailable, and the message stays.
         """
+        ...
 
 
 Run: TypeAlias = Callable[[Delivery], Awaitable[None]]
@@ -115,21 +124,25 @@ class StateStore(Protocol):
 
     async def create(self, record: JobRecord, *, ttl: float) -> None:
         """Write the record unless there is one. Does not wait for the store."""
+        ...
 
     async def write(self, record: JobRecord, *, ttl: float) -> None:
         """Write the record. Writes of one process arrive in order; it doesn't wait for them."""
+        ...
 
     async def get(self, job_id: str) -> JobRecord | None:
         """Return the record, or None when there is none (any more).
 
         A process sees what it has written itself. Raises: BrokerUnavailable.
         """
+        ...
 
     def follow(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[JobRecord]]:
         """Yield the present record, if any, and each later one. Nothing is polled.
 
         Under a burst, records in between may be left out, but never the last one.
         """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +178,7 @@ class ClaimStore(Protocol):
 
     async def last_tick(self, key: str) -> datetime | None:
         """Return the latest decided tick of `key`, or None before the first one."""
+        ...
 
     async def claim(
         self, key: str, *, tick: datetime | None, owner: str, lease: float | None
@@ -176,12 +190,15 @@ class ClaimStore(Protocol):
         run) asks for the lease alone. `lease` None asks for none. One attempt, no waiting;
         a repeated call of one owner for one tick gets the same answer.
         """
+        ...
 
     async def extend(self, claim: Claim) -> LeaseAnswer:
         """Renew the lease for another `claim.lease` seconds; `lost` names a proven loss."""
+        ...
 
     async def release(self, claim: Claim) -> None:
         """Give the lease up if this owner still has it. The tick stays decided."""
+        ...
 
 
 class Broker(Protocol):
@@ -199,15 +216,18 @@ class Broker(Protocol):
     @property
     def max_size(self) -> int:
         """The most bytes that headers and body of one message may have together."""
+        ...
 
     async def __aenter__(self) -> Broker: ...
     async def __aexit__(self, *exc_info: Any) -> bool | None: ...
 
     def describe(self) -> str:
         """Return one line for the start screen: where it is, without any secret."""
+        ...
 
     async def provide(self, queue: Queue) -> None:
         """Create what the queue needs, if absent; never alter what is there."""
+        ...
 
     async def publish(self, message: Message, *, due_at: datetime | None = None) -> Receipt:
         """Return when the message is stored, to be delivered at once or at `due_at`.
@@ -216,6 +236,7 @@ class Broker(Protocol):
         when storing was not confirmed in time (it may still have happened),
         PayloadTooLarge before anything is sent.
         """
+        ...
 
     async def consume(self, queue: Queue, run: Run, *, draining: anyio.Event) -> None:
         """Await `run(delivery)` for each message, `queue.options.slots` at once.
@@ -225,6 +246,7 @@ class Broker(Protocol):
         begun go back, and the call returns once the runs in hand have ended. Cancelling
         the call cancels those runs; it returns when they have ended. `run` does not raise.
         """
+        ...
 
 
 class ProcessPool(Protocol):
@@ -238,6 +260,7 @@ class ProcessPool(Protocol):
 
     async def start(self) -> None:
         """Boot one worker and check that it finds every task. Raises: CpuStartError."""
+        ...
 
     async def call(
         self,
@@ -253,6 +276,8 @@ class ProcessPool(Protocol):
         Cancelling the call, or `timeout` seconds after it was handed over, kills the
         process. Raises what the task raised, or a CpuError.
         """
+        ...
 
     async def stop(self, grace: float) -> None:
         """Refuse new calls, wait `grace` seconds for those in hand, kill the rest."""
+        ...

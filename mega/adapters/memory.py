@@ -187,9 +187,8 @@ class _Stream:
             waiter.set()
 
     def remove(self, copy: _Copy) -> None:
-        """Forget a message that was answered, and let the next one start."""
+        """Forget a message that was answered; its slot takes the next one when the run ends."""
         self.in_hand.pop(copy.sequence, None)
-        self._wake_one()
 
     @property
     def _has_next(self) -> bool:

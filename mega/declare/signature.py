@@ -118,7 +118,10 @@ def _inspect(
 
 
 def _is_generator(fn: Any) -> bool:
-    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    body = fn if inspect.isroutine(fn) else type(fn).__call__
+    return inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body)
 
 
 def _check_is_callable(fn: Any, kind: str) -> None:

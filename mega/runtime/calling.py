@@ -33,13 +33,16 @@ def caller(handler: Handler, *, slots: int = 1, timeout: float | None = None) ->
 def _in_thread(handler: Handler, slots: int) -> Call:
     call, limiter = handler.bind(), anyio.CapacityLimiter(slots)
 
-    async def run(payload: Any, context: Any) -> Any:
-        result = await to_thread.run_sync(
-            call, payload, context, limiter=limiter, abandon_on_cancel=True
-        )
+    def work(payload: Any, context: Any) -> Any:
+        result = call(payload, context)
         if inspect.isawaitable(result):
             raise _never_awaited(handler, result)
         return result
+
+    async def run(payload: Any, context: Any) -> Any:
+        return await to_thread.run_sync(
+            work, payload, context, limiter=limiter, abandon_on_cancel=True
+        )
 
     return run
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import anyio
 import msgspec
+from anyio.lowlevel import checkpoint
 
 from mega.context import JobContext, current_run
 from mega.declare.registry import JobSpec
-from mega.errors import BrokerError, JobFailedError, PayloadError, one_line
+from mega.errors import BrokerError, JobFailedError, PayloadError, PayloadTooLarge, one_line
 from mega.events import JobDeadLettered, JobDone, JobFailed, JobRetried, JobStarted
 from mega.ports import Delivery
 from mega.runtime.attempt import Attempt
@@ -49,7 +50,7 @@ class Execution:
             attempt = self._open(delivery)
             if delivery.starts == 1 or await self._may_start_again(attempt):
                 await self._attempt(attempt)
-        except BrokerError as error:
+        except (BrokerError, PayloadTooLarge) as error:
             logger.error("%s: %s; the job comes back by itself", self._spec.subject, error)
         except _Unreadable as unreadable:
             await self._bury(unreadable.attempt, unreadable.error, "malformed")
@@ -88,13 +89,14 @@ class Execution:
         begun = self._around.clock.monotonic()
         try:
             result = await self._call(payload, self._context(attempt))
-        except anyio.get_cancelled_exc_class() as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            await self._failed(attempt, error)
+        except (anyio.get_cancelled_exc_class(), BaseExceptionGroup) as error:
             if anyio.get_current_task().has_pending_cancellation():
                 await self._give_back(attempt)
+                await checkpoint()  # raises the cancellation alone; a group may hold errors too
                 raise
             # The handler let a cancellation out that nobody asked of it: an error of its own.
-            await self._failed(attempt, error)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
             await self._failed(attempt, error)
         else:
             await self._succeeded(attempt, result, begun)
@@ -164,7 +166,7 @@ class Execution:
         )
         try:
             await attempt.delivery.dead_letter(letter, job_id=attempt.message.id)
-        except BrokerError as refusal:
+        except (BrokerError, PayloadTooLarge) as refusal:
             hub.emit(JobFailed(**attempt.facts(), error=refusal, phase="dead_letter"))
             return
         if self._is_tracked:

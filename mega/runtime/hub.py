@@ -15,6 +15,7 @@ import anyio
 from anyio import to_thread
 
 from mega.declare.signature import is_coroutine_function
+from mega.errors import text_of
 from mega.events import (
     CpuCrashed,
     Event,
@@ -127,7 +128,7 @@ def describe(event: Event) -> str:
     ]
     error = facts.pop("error", None)
     line = " ".join([event.kind, *map(str, who), *(f"{k}={_short(v)}" for k, v in facts.items())])
-    return f"{line}: {type(error).__name__}: {error}" if error is not None else line
+    return f"{line}: {type(error).__name__}: {text_of(error)}" if error is not None else line
 
 
 def _short(value: Any) -> str:
@@ -139,5 +140,9 @@ def _short(value: Any) -> str:
 async def _call(subscriber: Subscriber, event: Event) -> None:
     try:
         await subscriber(event)
-    except Exception:
+    except anyio.get_cancelled_exc_class():
+        if anyio.get_current_task().has_pending_cancellation():
+            raise
+        logger.exception("a subscriber of %s let a cancellation out", event.kind)
+    except (Exception, SystemExit):
         logger.exception("a subscriber of %s raised", event.kind)

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from mega.context import ScheduleContext, current_run
 from mega.declare.registry import ScheduleSpec
@@ -83,7 +84,7 @@ class ScheduleRunner:
         self, spec: ScheduleSpec, claim: Claim, context: ScheduleContext[Any]
     ) -> BaseException | None:
         facts: dict[str, Any] = {"name": spec.name, "due_at": context.due_at}
-        current_run.set({"schedule": spec.name})
+        outer = current_run.set({"schedule": spec.name})
         self._emit(ScheduleRun(**facts, lateness=context.lateness))
         begun = self._around.clock.monotonic()
         try:
@@ -91,6 +92,15 @@ class ScheduleRunner:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             self._emit(ScheduleFailed(**facts, error=error))
             return error
+        except (anyio.get_cancelled_exc_class(), BaseExceptionGroup) as error:
+            if anyio.get_current_task().has_pending_cancellation():
+                await checkpoint()  # raises the cancellation alone; a group may hold errors too
+                raise
+            # The handler let a cancellation out that nobody asked of it: an error of its own.
+            self._emit(ScheduleFailed(**facts, error=error))
+            return error
+        finally:
+            current_run.reset(outer)
         self._emit(ScheduleDone(**facts, seconds=self._around.clock.monotonic() - begun))
         return None
 
@@ -103,8 +113,9 @@ class ScheduleRunner:
             await call(None, context)
             return
         error: BaseException | None = None
+        run = anyio.CancelScope()
         async with anyio.create_task_group() as group:
-            with anyio.CancelScope() as run:
+            with run:
                 group.start_soon(self._renew, spec, claim, run)
                 try:
                     await call(None, context)

@@ -50,6 +50,7 @@ class Scheduler:
         self._runner = runner
         self._around = around
         self._heap: list[Entry] = []
+        self._latest = around.clock.now()
 
     async def run(self, draining: anyio.Event) -> None:
         """Run ticks until `draining` is set, and return when the runs in hand have ended."""
@@ -76,10 +77,19 @@ class Scheduler:
     async def _loop(self, runs: TaskGroup) -> None:
         while True:
             now = self._around.clock.now()
+            self._notice_step_back(now)
             while self._heap and self._heap[0].wake_at <= now:
                 self._look_at(heapq.heappop(self._heap), now, runs)
             wait = (self._heap[0].wake_at - now).total_seconds() if self._heap else IDLE_SLEEP
             await self._around.clock.sleep(min(wait, IDLE_SLEEP))
+
+    def _notice_step_back(self, now: datetime) -> None:
+        """Look at all schedules anew: what the clock said before is no time to wait for."""
+        if now < self._latest:
+            for entry in self._heap:
+                entry.wake_at = now
+            heapq.heapify(self._heap)
+        self._latest = now
 
     def _look_at(self, entry: Entry, now: datetime, runs: TaskGroup) -> None:
         decision = decide(entry.spec.timetable, entry.last, now)

@@ -67,7 +67,7 @@ def _enqueue_tick(registry: Registry, producer: Producer) -> Any:
 
     async def enqueue(spec: ScheduleSpec, tick: datetime | None) -> None:
         assert spec.subject is not None
-        job_id = f"{spec.name}:{int(tick.timestamp())}" if tick else None
+        job_id = f"{spec.name}:{tick.isoformat()}" if tick else None
         await producer.enqueue(registry.jobs[spec.subject], None, {"id": job_id})
 
     return enqueue

@@ -44,7 +44,7 @@ class Supervisor:
         probes_pools: bool = True,
     ) -> None:
         self._open_app = open_app
-        self._role = role
+        self._role: Role = role
         self._drain_timeout = drain_timeout
         self._on_ready = on_ready
         self._handles_signals = handles_signals

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mega.errors import capped_traceback
+from mega.errors import capped_traceback, text_of
 from mega.wire.message import Message
 
 __all__ = ["Envelope", "seal"]
@@ -27,7 +27,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error_type: str
     error: str
     traceback: str = ""
-    payload: msgspec.Raw | None = None
+    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     raw: str | None = None
     headers: dict[str, str] = {}
     attempts: int
@@ -56,7 +56,7 @@ def seal(
             subject=message.subject,
             reason=reason,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",
-            error=str(error),
+            error=text_of(error),
             traceback=capped_traceback(error) if error.__traceback__ else "",
             headers=dict(message.headers),
             attempts=attempts,

@@ -7,15 +7,18 @@ without headers is a job. Headers are few, because parsing them costs more than 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from secrets import token_hex
+from typing import TypeVar
 
 from mega.errors import BadOption, PayloadInvalid
 from mega.options import Backoff
 
 __all__ = ["Message", "check_headers", "new_id", "pack", "stream_name", "subject_token", "unpack"]
+
+T = TypeVar("T")
 
 ID = "Mega-Id"
 ATTEMPT = "Mega-Attempt"
@@ -28,6 +31,8 @@ RESERVED = ("mega-", "nats-")
 SUPPORTED_FORMAT = "1"
 
 MAX_ID_LENGTH = 128
+MAX_DIGITS = 9
+MAX_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,25 +123,55 @@ def unpack(
         return Message(id=fallback_id, subject=subject, body=body)
     try:
         return _unpack(subject, headers, body, fallback_id)
-    except (ValueError, TypeError, KeyError) as error:
+    except ValueError as error:
         raise PayloadInvalid(f'a job on "{subject}" has unreadable headers: {error}') from None
 
 
 def _unpack(subject: str, headers: Mapping[str, str], body: bytes, fallback_id: str) -> Message:
     if headers.get(FORMAT, SUPPORTED_FORMAT) != SUPPORTED_FORMAT:
         raise ValueError(f"{FORMAT} {headers[FORMAT]!r} is newer than this mega understands")
-    enqueued_at, retries = headers.get(ENQUEUED_AT), headers.get(RETRIES)
-    backoff = headers.get(BACKOFF)
-    attempt = int(headers.get(ATTEMPT, 1))
-    if attempt < 1:
-        raise ValueError(f"{ATTEMPT} is {attempt}")
     return Message(
         id=headers.get(ID) or headers.get(SERVER_ID) or fallback_id,
         subject=subject,
         body=body,
-        attempt=attempt,
-        enqueued_at=datetime.fromisoformat(enqueued_at) if enqueued_at else None,
-        retries=int(retries) if retries is not None else None,
-        backoff=Backoff(**json.loads(backoff)) if backoff else None,
+        attempt=_read(headers, ATTEMPT, _attempt) or 1,
+        enqueued_at=_read(headers, ENQUEUED_AT, _instant),
+        retries=_read(headers, RETRIES, _count),
+        backoff=_read(headers, BACKOFF, _backoff),
         headers={k: v for k, v in headers.items() if not k.lower().startswith(RESERVED)},
     )
+
+
+def _read(headers: Mapping[str, str], name: str, parse: Callable[[str], T]) -> T | None:
+    text = headers.get(name)
+    if not text:
+        return None
+    try:
+        return parse(text)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"{name} {text[:MAX_SHOWN]!r}: {error}") from None
+
+
+def _count(text: str) -> int:
+    # Digits alone, and few: a record can't hold an integer of over 64 bits.
+    if not text.isascii() or not text.isdecimal() or len(text) > MAX_DIGITS:
+        raise ValueError(f"it is not a whole number of at most {MAX_DIGITS} digits.")
+    return int(text)
+
+
+def _attempt(text: str) -> int:
+    attempt = _count(text)
+    if attempt < 1:
+        raise ValueError("attempts count from 1.")
+    return attempt
+
+
+def _instant(text: str) -> datetime:
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise ValueError("it has no time zone.")
+    return instant.astimezone(UTC)
+
+
+def _backoff(text: str) -> Backoff:
+    return Backoff(**json.loads(text))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from types import TracebackType
@@ -50,13 +51,14 @@ class Program:
 
     def wait_for(self, pattern: str, *, within: float = START) -> re.Match[str]:
         """Return the first match of `pattern` in what it has printed, or will print."""
-        until_sync(
-            lambda: self._find(pattern) is not None or self._has_ended(),
-            within=within,
-            what=f"{pattern!r} in the output, which is\n{self.output}\n{self.errors}",
-        )
+        with suppress(AssertionError):
+            until_sync(
+                lambda: self._find(pattern) is not None or self._has_ended(),
+                within=within,
+                what=pattern,
+            )
         match = self._find(pattern)
-        assert match is not None, f"it ended without {pattern!r}:\n{self.output}\n{self.errors}"
+        assert match is not None, f"no {pattern!r} in the output:\n{self.output}\n{self.errors}"
         return match
 
     def count(self, pattern: str) -> int:

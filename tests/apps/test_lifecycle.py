@@ -159,3 +159,25 @@ def test_a_job_that_kills_its_worker_each_time_ends_in_the_dead_letters(
         program.signal(signal.SIGINT)
         assert 0 == program.wait()
         assert "begun" not in program.output
+
+
+def test_a_thread_that_hangs_does_not_hold_the_process(tmp_path: Path, home: Path) -> None:
+    source = """
+        import threading
+        from mega import App
+        app = App("stuck")
+        @app.job("hang")
+        def hang() -> None:
+            print("begun", flush=True)
+            threading.Event().wait()
+        app.run()
+    """
+    file = write_app(tmp_path, source)
+    with Program(file, "--drain-timeout", "0.2", home=home) as program:
+        program.wait_for("ready in")
+        with Program(file, "enqueue", "hang", home=home) as producer:
+            assert 0 == producer.wait()
+        program.wait_for("begun")
+        program.signal(signal.SIGTERM)
+        assert 0 == program.wait()
+        assert "1 threads of handlers did not end in time" in program.errors

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,11 +31,17 @@ __all__ = ["ApiError", "Callback", "Client", "Interest"]
 
 Callback: TypeAlias = Callable[[Msg], Awaitable[None]]
 
+HINTS = {
+    "nats": "Start `nats-server -js` there, or name another broker (--broker, MEGA_BROKER).",
+    "embedded": "See what the server wrote into server.log, in its data folder.",
+}
 OLDEST_SERVER = (2, 12)
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 FIRST_CONNECT_WAIT = 0.5
 PING_INTERVAL = 10
 CLOSE_WITHIN = 2.0
+MOST_TURNS = 100
+FOR_EVER = 10**6
 API_TIMEOUT = 5.0
 CHECK_EVERY = 1.0
 STUCK_AFTER = 30.0
@@ -44,6 +51,7 @@ class ApiError(Exception):
     """JetStream refused an API call. `code` is its err_code, which is stable between versions."""
 
     def __init__(self, subject: str, error: dict[str, Any]) -> None:
+        self.status = int(error.get("code", 0))
         self.code = int(error.get("err_code", 0))
         self.description = str(error.get("description", "no reason given"))
         super().__init__(f"{subject}: {self.description} ({self.code})")
@@ -64,11 +72,20 @@ class Interest:
 
     async def drain(self) -> None:
         """Stop; return when what the server had sent before was handed to the callback."""
-        self._client.interests.discard(self)
-        if self._subscription is not None:
-            with suppress(NatsError, OSError, TimeoutError):
-                async with asyncio.timeout(CLOSE_WITHIN):
-                    await self._subscription.drain()  # type: ignore[no-untyped-call]
+        subscription = self._subscription
+        if subscription is not None and self._client.up.is_set():
+            with suppress(NatsError, OSError):
+                await self._client.nc._send_unsubscribe(subscription._id)
+                await self._client.round_trip(CLOSE_WITHIN)
+                await self._hand_over(subscription)
+        await self.stop()
+
+    async def _hand_over(self, subscription: Subscription) -> None:
+        """Let nats-py's own task work off what has arrived."""
+        for _ in range(MOST_TURNS):
+            if not subscription.pending_msgs:
+                return
+            await asyncio.sleep(0)
 
     async def stop(self) -> None:
         """Stop; what has arrived but wasn't handed to the callback is dropped."""
@@ -81,7 +98,7 @@ class Interest:
 class Client:
     """One connection of this process, and what waits for its ups and downs."""
 
-    def __init__(self, url: BrokerUrl, *, name: str) -> None:
+    def __init__(self, url: BrokerUrl, *, name: str, is_quiet: bool = False) -> None:
         self.url = url
         self.nc = NatsClient()
         self.up = asyncio.Event()
@@ -90,10 +107,11 @@ class Client:
         self.on_down: list[Callable[[], None]] = []
         self.on_up: list[Callable[[], None]] = []
         self._name = name
-        self._complaints = Complaints()
+        self._complaints = Complaints(is_quiet=is_quiet)
         self._tries = 0
         self._last_try = 0.0
         self._guard: asyncio.Task[None] | None = None
+        self._flushes: set[asyncio.Task[None]] = set()
 
     def go_to(self, server: str, *, token: str) -> None:
         """Connect to that server in place of the URL's."""
@@ -103,6 +121,7 @@ class Client:
         """Connect within the URL's `connect_timeout`. Raises: BrokerError."""
         require_nkeys(self.url)
         self._use(await self._dial(self.url.connect_timeout))
+        await self._check()
         self.up.set()
         await self.subscribe(f"{self.replies.prefix}*", self.replies.arrived)
         self._guard = asyncio.create_task(self._revive_when_closed())
@@ -114,6 +133,7 @@ class Client:
         self.up.clear()
         self.replies.fail("the connection is closing")
         await close_quietly(self.nc)
+        self._drop_flushes()
 
     @property
     def where(self) -> str:
@@ -152,6 +172,17 @@ class Client:
             raise ApiError(subject, answer["error"])
         return answer
 
+    async def round_trip(self, within: float) -> None:
+        """Return when the server has answered all that was sent, or after that many seconds.
+
+        The flush goes on alone: when one is cancelled or times out, the PONG that comes
+        later ends nats-py's read loop (2.16: InvalidStateError in `_process_pong`).
+        """
+        flush = asyncio.create_task(self.nc.flush(timeout=FOR_EVER))
+        self._flushes.add(flush)
+        flush.add_done_callback(self._flushes.discard)
+        await asyncio.wait({flush}, timeout=within)
+
     def unavailable(self, cause: str) -> BrokerUnavailable:
         """Return the error in three lines: which server, why, and what to start."""
         if self._complaints.last_refusal:
@@ -159,7 +190,7 @@ class Client:
         return BrokerUnavailable(
             f"{self.where} can't be used.",
             where=f"Cause: {cause}.",
-            hint="Start `nats-server -js` there, or name another broker (--broker, MEGA_BROKER).",
+            hint=HINTS.get(self.url.kind, ""),
         )
 
     def _use(self, nc: NatsClient) -> None:
@@ -167,27 +198,28 @@ class Client:
         self.replies.attach(nc)
 
     async def _dial(self, within: float) -> NatsClient:
-        """Return a new connection. nats-py tries by itself; each failure becomes one line."""
+        """Return a new connection. nats-py tries by itself; each failed try becomes one line."""
         nc, refused = NatsClient(), asyncio.get_running_loop().create_future()
         cause = "no answer"
 
         async def failed(error: Exception) -> None:
             nonlocal cause
+            if connecting.done():
+                self._complaints.note(self.where, error)
+                return
             cause = explain(error)
             if is_refusal(error) and not refused.done():
-                refused.set_result(error)
+                refused.set_result(None)
             wait = nc.options["reconnect_time_wait"]
             self._complaints.failed_try(self.where, cause, wait)
             nc.options["reconnect_time_wait"] = min(2 * wait, LONGEST_WAIT)
 
         connecting = asyncio.create_task(nc.connect(**self._options(failed)))
         try:
-            await asyncio.wait(
-                {connecting, refused}, timeout=within, return_when=asyncio.FIRST_COMPLETED
-            )
-            if connecting.done() and not connecting.cancelled():
+            await asyncio.wait({connecting, refused}, timeout=within, return_when=FIRST_COMPLETED)
+            if connecting.done():
                 connecting.result()
-                return await self._checked(nc)
+                return nc
         except (NatsError, OSError) as error:
             cause = explain(error)
         finally:
@@ -218,23 +250,27 @@ class Client:
             hint="Check user, password, token or creds of the broker URL.",
         )
 
-    async def _checked(self, nc: NatsClient) -> NatsClient:
-        nc._error_cb = self._failed
-        version = nc.connected_server_version
+    async def _check(self) -> None:
+        try:
+            self._check_version()
+            # nats-py 2.16 goes on in the clear when the server doesn't ask for TLS.
+            if self.url.is_tls and not self.nc._server_info.get("tls_required"):
+                raise BrokerError(f"{self.where} doesn't offer TLS, which tls:// asks for.")
+        except BrokerError:
+            await close_quietly(self.nc)
+            raise
+
+    def _check_version(self) -> None:
+        version = self.nc.connected_server_version
         try:
             found = (version.major, version.minor)
         except ValueError:
-            return nc  # a build without a version; the echoed stream configs are compared anyway
+            return  # a build without a version; the echoed stream configs are compared anyway
         if found < OLDEST_SERVER:
-            await close_quietly(nc)
             raise BrokerTooOld(
                 f"{self.where} runs nats-server {found[0]}.{found[1]}; 2.12 is needed.",
                 hint="Older servers ignore delayed messages and time-to-live in silence.",
             )
-        return nc
-
-    async def _failed(self, error: Exception) -> None:
-        self._complaints.note(self.where, error)
 
     async def _went_down(self) -> None:
         if not self.up.is_set():
@@ -244,6 +280,7 @@ class Client:
         self._complaints.went_down(self.where)
         # nats-py 2.16 lets requests hang to their time-out when the link dies.
         self.replies.fail("the connection was lost")
+        self._drop_flushes()
         for tell in self.on_down:
             tell()
 
@@ -254,6 +291,10 @@ class Client:
         self.up.set()
         for tell in self.on_up:
             tell()
+
+    def _drop_flushes(self) -> None:
+        for flush in self._flushes:
+            flush.cancel()
 
     def _next_server(
         self, servers: list[Server], info: dict[str, Any]
@@ -280,7 +321,7 @@ class Client:
 
 
 async def close_quietly(nc: NatsClient) -> None:
-    """Close, whatever state the connection is in."""
-    with suppress(NatsError, OSError, TimeoutError, RuntimeError):
+    """Close, whatever state the connection is in; nats-py asserts that it was once begun."""
+    with suppress(NatsError, OSError, TimeoutError, RuntimeError, AssertionError):
         async with asyncio.timeout(CLOSE_WITHIN):
             await nc.close()

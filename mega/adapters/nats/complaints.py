@@ -40,9 +40,10 @@ def is_refusal(error: BaseException) -> bool:
 
 
 class Complaints:
-    """Says each thing once in a while, however often it happens."""
+    """Says each thing once in a while, however often it happens. Quiet, it says all as debug."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        self._level = logging.DEBUG if is_quiet else logging.WARNING
         self.last_refusal = ""
         self._said_at: dict[str, float] = {}
         self._down_since = 0.0
@@ -56,20 +57,22 @@ class Complaints:
 
     def failed_try(self, where: str, cause: str, wait: float) -> None:
         """Log one try of the first connect, before the next one."""
-        logger.warning("%s %s; trying again in %g s", where, cause, wait)
+        logger.log(self._level, "%s %s; trying again in %g s", where, cause, wait)
 
     def went_down(self, where: str) -> None:
         """Log that the server is away."""
         self._down_since = time.monotonic()
-        logger.warning("%s is away; reconnecting until it is back", where)
+        logger.log(self._level, "%s is away; reconnecting until it is back", where)
 
     def came_up(self, where: str) -> None:
         """Log that it is back, and for how long it was not."""
         self._said_at.clear()
-        logger.warning("%s is back after %.1f s", where, time.monotonic() - self._down_since)
+        logger.log(
+            self._level, "%s is back after %.1f s", where, time.monotonic() - self._down_since
+        )
 
     def _say(self, text: str) -> None:
         now = time.monotonic()
         if now - self._said_at.get(text, -REPEAT_AFTER) >= REPEAT_AFTER:
             self._said_at[text] = now
-            logger.warning("%s", text)
+            logger.log(self._level, "%s", text)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import anyio
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from mega.adapters.nats.delivery import Desk, NatsDelivery
+from mega.adapters.nats.handoff import Handoff
 from mega.adapters.nats.leases import Held
 from mega.adapters.nats.pull import End, Window
 from mega.errors import BrokerError, MegaError
@@ -41,11 +44,12 @@ class Consumption:
         self._queue = desk.queue
         self._run = run
         self._slots = desk.queue.options.slots
-        self._ready: asyncio.Queue[NatsDelivery | None] = asyncio.Queue()
+        self._ready: Handoff[NatsDelivery | None] = Handoff()
         self._is_ahead = False
         self._is_draining = False
         self._window: Window | None = None
         self._failures = 0
+        self._errands: set[asyncio.Task[None]] = set()
 
     async def serve(self, draining: anyio.Event) -> None:
         """Take and run until draining is set and the runs in hand have ended."""
@@ -54,42 +58,45 @@ class Consumption:
         drain = asyncio.create_task(draining.wait())
         try:
             await asyncio.wait({keeper, drain, *slots}, return_when=asyncio.FIRST_COMPLETED)
-            await self._drain(keeper)
-            await finish(slots)
+            await self._stop_taking(keeper)
+            await finish([keeper, *slots])
         finally:
-            self._is_draining = True
             with anyio.CancelScope(shield=True):
-                await cancel_and_wait([keeper, drain])
                 # Once only: a second cancel would break through a run's own shielded cleanup.
-                await cancel_and_wait(slots)
-                await self._close_window()
+                await cancel_and_wait([drain, *slots])
+                await self._stop_taking(keeper)
 
     async def _slot(self) -> None:
         ready, held, run = self._ready, self.held, self._run
-        while not self._is_draining or ready.qsize():
-            delivery = await ready.get()
-            if delivery is None:
-                return
+        while (delivery := await ready.take()) is not None:
             try:
                 await run(delivery)
             finally:
                 held.pop(delivery.place, None)
+            if self._is_draining:
+                return
             if not self._is_ahead and self._window is not None:
                 await self._window.ask()
 
     async def _keep_pulling(self) -> None:
+        must_provide = True
         while True:
             try:
                 await self._client.up.wait()
                 await self._close_window()
-                allowed = await self._desk.streams.provide(self._queue)
-                self._is_ahead = 0 < allowed <= self._slots
+                if must_provide:
+                    await self._provide()
                 await self._open_window()
                 why = await self._current.ended()
+                must_provide = why in ("missing", "crowded")
             except BrokerError as error:
-                logger.warning("%s: %s", self._queue.subject, error.args[0])
                 why = "refused"
+                logger.warning("%s: %s", self._queue.subject, error.args[0])
             await self._pause(why)
+
+    async def _provide(self) -> None:
+        allowed = await self._desk.streams.provide(self._queue, is_tuning=False)
+        self._is_ahead = 0 < allowed <= self._slots
 
     @property
     def _current(self) -> Window:
@@ -107,6 +114,8 @@ class Consumption:
 
     async def _pause(self, why: End) -> None:
         """Wait before the next window, longer each time while it is refused."""
+        if why == "missing":
+            logger.warning("%s: its consumer is missing; creating it again", self._queue.subject)
         is_fault = why in ("missing", "refused", "silent")
         self._failures = self._failures + 1 if is_fault else 0
         if is_fault:
@@ -124,45 +133,55 @@ class Consumption:
         if self._window is not None:
             self._window.end("lost")
 
-    async def _arrived(self, message: Msg) -> None:
-        self._failures = 0
+    def _arrived(self, message: Msg) -> None:
         delivery = NatsDelivery(message, self._desk)
-        place = delivery.place
+        place, held = delivery.place, self.held
         if self._desk.has_ended(place):
-            await delivery.ack()
-        elif place in self.held:
+            self._do(delivery.ack())
+        elif place in held:
             # Handed out again while it runs here, after an outage longer than ack_wait: the
             # run goes on, and its lease and its ack go by the newest hand-over.
-            self.held[place].reply = delivery.reply
-        elif self._is_draining:
-            await self._give_back(delivery)
+            held[place].reply = delivery.reply
         else:
-            self.held[place] = delivery
-            self._ready.put_nowait(delivery)
-            self._mind_the_slots()
+            held[place] = delivery
+            if self._is_draining:
+                self._do(self._give_back(delivery))
+            else:
+                self._ready.put(delivery)
+                if len(held) > self._slots:
+                    self._mind_the_slots()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what is rare beside the hot path; the end of `serve` waits for it."""
+        task = asyncio.create_task(work)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
     def _mind_the_slots(self) -> None:
         # Someone raised max_ack_pending while we ask ahead of our slots.
-        if len(self.held) > self._slots and self._is_ahead:
+        if self._is_ahead:
             self._is_ahead = False
             self._current.end("crowded")
 
-    async def _drain(self, keeper: asyncio.Task[None]) -> None:
-        if keeper.done():
-            keeper.result()
+    async def _stop_taking(self, keeper: asyncio.Task[None]) -> None:
+        """Begin nothing more, and give back what was not begun. Calling it again is harmless."""
         self._is_draining = True
+        for delivery in self._take_all_waiting():
+            self._do(self._give_back(delivery))
+        for _ in range(self._slots):
+            self._ready.put(None)
         await cancel_and_wait([keeper])
         await self._close_window()
-        while not self._ready.empty():
-            delivery = self._ready.get_nowait()
-            if delivery is not None:
-                await self._give_back(delivery)
-        for _ in range(self._slots):
-            self._ready.put_nowait(None)
+        if self._errands:
+            await asyncio.wait(self._errands)
+
+    def _take_all_waiting(self) -> list[NatsDelivery]:
+        waiting = [delivery for delivery in self._ready.waiting if delivery is not None]
+        self._ready.waiting.clear()
+        return waiting
 
     async def _give_back(self, delivery: NatsDelivery) -> None:
         """Store a fresh copy, as its start would count as a crash after a bare NAK."""
-        self.held[delivery.place] = delivery
         try:
             message = unpack(
                 delivery.subject, delivery.headers, delivery.body, fallback_id=delivery.fallback_id
@@ -180,7 +199,8 @@ async def finish(tasks: list[asyncio.Task[None]]) -> None:
     """Wait for the tasks; raise what one of them raised."""
     await asyncio.wait(tasks)
     for task in tasks:
-        task.result()
+        if not task.cancelled():
+            task.result()
 
 
 async def cancel_and_wait(tasks: list[asyncio.Task[None]]) -> None:

@@ -11,7 +11,6 @@ from mega.wire.message import stream_name, subject_token
 __all__ = [
     "CLAIMS",
     "CONSUMER",
-    "FOLLOW",
     "STATE",
     "Config",
     "claims_stream",
@@ -30,7 +29,6 @@ Config: TypeAlias = dict[str, Any]
 
 CONSUMER = "workers"
 STATE, CLAIMS = "MEGA_STATE", "MEGA_CLAIMS"
-FOLLOW = "mega.state"
 
 SECOND = 1_000_000_000
 DUPLICATE_WINDOW = 120.0
@@ -116,15 +114,8 @@ def consumer(queue: Queue, url: BrokerUrl) -> Config:
 
 
 def state_stream(url: BrokerUrl) -> Config:
-    """Return the config of the bucket of job records.
-
-    What is stored is sent out again with its sequence, so that a follower can put a message
-    and the answer of a read in order.
-    """
-    return bucket(STATE, url) | {
-        "allow_msg_ttl": True,
-        "republish": {"src": f"$KV.{STATE}.*", "dest": f"{FOLLOW}.{{{{wildcard(1)}}}}"},
-    }
+    """Return the config of the bucket of job records."""
+    return bucket(STATE, url) | {"allow_msg_ttl": True}
 
 
 def claims_stream(url: BrokerUrl) -> Config:

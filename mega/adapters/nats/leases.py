@@ -36,9 +36,14 @@ class Leases:
         self._every = url.ack_wait / BEATS_PER_WAIT
         self._held: list[Held] = []
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._stop: asyncio.Event | None = None
+        self._renewing: asyncio.Task[None] | None = None
         self._is_stopped = False
+        self._is_renewing = False
+
+    @property
+    def is_renewing(self) -> bool:
+        """Whether the thread has its connection."""
+        return self._is_renewing
 
     def go_to(self, server: str, *, token: str) -> None:
         """Connect to that server in place of the URL's."""
@@ -58,45 +63,41 @@ class Leases:
     async def close(self) -> None:
         """End the thread."""
         self._is_stopped = True
+        if self._renewing is not None:
+            with suppress(RuntimeError):  # its loop is closed already
+                self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
         if self._thread is not None:
-            if self._loop is not None and self._stop is not None:
-                with suppress(RuntimeError):  # its loop is closed already
-                    self._loop.call_soon_threadsafe(self._stop.set)
             await asyncio.to_thread(self._thread.join, JOIN_WITHIN)
 
     def _run(self) -> None:
-        asyncio.run(self._renew_until_stopped())
+        with suppress(asyncio.CancelledError):
+            asyncio.run(self._renew_until_stopped())
 
     async def _renew_until_stopped(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._renewing = asyncio.current_task()
         while not self._is_stopped:
-            client = Client(self._url, name=self._name)
+            client = Client(self._url, name=self._name, is_quiet=True)
             try:
                 await client.open()
                 await self._beat(client)
             except BrokerError as error:
                 logger.warning("leases can't be renewed: %s", error.args[0])
-                await self._pause()
+                await asyncio.sleep(self._every)
             finally:
                 await client.close()
 
     async def _beat(self, client: Client) -> None:
         while not self._is_stopped:
-            if client.up.is_set():
+            self._is_renewing = client.up.is_set()
+            if self._is_renewing:
                 await self._renew(client)
-            await self._pause()
+            await asyncio.sleep(self._every)
 
     async def _renew(self, client: Client) -> None:
         for held in self._held:
             for delivery in snapshot(held):
                 with suppress(NatsError):
                     await client.nc.publish(delivery.reply, IN_PROGRESS)
-
-    async def _pause(self) -> None:
-        assert self._stop is not None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._every):
-                await self._stop.wait()
 
 
 def snapshot(held: Mapping[Place, NatsDelivery]) -> list[NatsDelivery]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
@@ -43,9 +43,10 @@ class Window:
         client: Client,
         subject: str,
         credit: Callable[[], int],
-        arrived: Callable[[Msg], Awaitable[None]],
+        arrived: Callable[[Msg], None],
     ) -> None:
         self.asked = 0
+        self._low = 0
         self._client = client
         self._credit = credit
         self._arrived = arrived
@@ -82,6 +83,7 @@ class Window:
         missing = credit - self.asked
         if missing > 0 and (missing >= credit / 2 or not self.asked) and not self._end.done():
             self.asked += missing
+            self._low = self.asked // 2
             request = b'{"batch":%d,%b}' % (missing, self._options)
             with suppress(NatsError):  # the connection is closed; the window ends for that
                 await self._client.nc.publish(self._next, request, self._inbox)
@@ -101,10 +103,11 @@ class Window:
         self._seen += 1
         if message.reply:
             self.asked -= 1
-            await self._arrived(message)
+            self._arrived(message)
         else:
             self._note_status(message.headers or {})
-        await self.ask()
+        if self.asked <= self._low:
+            await self.ask()
 
     def _note_status(self, headers: dict[str, str]) -> None:
         status, text = headers.get("Status", ""), headers.get("Description", "")

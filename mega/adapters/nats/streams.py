@@ -12,13 +12,14 @@ from typing import Any
 from mega.adapters.nats import layout
 from mega.adapters.nats.client import ApiError, Client
 from mega.adapters.nats.layout import Config
-from mega.errors import BrokerUnavailable, StreamMismatch
+from mega.errors import BrokerError, BrokerUnavailable, StreamMismatch
 from mega.ports import Queue
 
 __all__ = ["Streams"]
 
 logger = logging.getLogger("mega.broker")
 
+BAD_REQUEST = 400
 CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, NAME_IN_USE = 10014, 10059, 10058
 ABSENT = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)
 TUNABLE = ("ack_wait", "max_ack_pending")
@@ -41,14 +42,17 @@ class Streams:
         await self._stream(layout.state_stream(self._url))
         await self._stream(layout.claims_stream(self._url))
 
-    async def provide(self, queue: Queue) -> int:
+    async def provide(self, queue: Queue, *, is_tuning: bool = True) -> int:
         """Make sure of the stream and the consumer; return how many the server lets be in hand.
 
+        Only a start tunes the limits: while an old and a new release run side by side, the
+        old one would set them back at its next reconnect.
         Raises: BrokerUnavailable, StreamMismatch.
         """
         wanted = layout.job_stream(queue, self._url)
         await self._stream(wanted)
-        return await self._consumer(wanted["name"], layout.consumer(queue, self._url))
+        consumer = layout.consumer(queue, self._url)
+        return await self._consumer(wanted["name"], consumer, is_tuning=is_tuning)
 
     async def provide_dead_letters(self, queue: Queue) -> None:
         """Make sure of the stream of the subject's dead letters, once."""
@@ -65,6 +69,7 @@ class Streams:
         actual = await self._find(f"STREAM.INFO.{name}")
         if actual is None:
             self._require_provisioning(f"stream {name}")
+            logger.info("creating stream %s", name)
             actual = await self._create_stream(name, wanted)
         self._compare("stream", wanted, actual)
         return actual
@@ -79,13 +84,13 @@ class Streams:
                 raise self._refused(f"stream {name}", error) from None
             return found
 
-    async def _consumer(self, stream: str, wanted: Config) -> int:
+    async def _consumer(self, stream: str, wanted: Config, *, is_tuning: bool) -> int:
         where = f"{stream}.{layout.CONSUMER}"
         actual = await self._find(f"CONSUMER.INFO.{where}")
         if actual is None:
             self._require_provisioning(f"consumer {where}")
             actual = await self._put_consumer(where, wanted)
-        elif self.is_provisioning:
+        elif self.is_provisioning and is_tuning:
             actual = await self._tune(where, wanted, actual)
         self._compare(f"consumer of stream {stream}:", wanted, actual)
         return int(actual.get("max_ack_pending", -1))
@@ -132,7 +137,9 @@ class Streams:
                 hint="Start once with provision=True, or create it by hand.",
             )
 
-    def _refused(self, what: str, error: ApiError) -> BrokerUnavailable:
+    def _refused(self, what: str, error: ApiError) -> BrokerError:
+        if error.status == BAD_REQUEST:
+            return StreamMismatch(f"{what} was refused: {error.description} ({error.code}).")
         return self._client.unavailable(f"{what}: {error.description} ({error.code})")
 
 

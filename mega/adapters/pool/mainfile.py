@@ -12,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,7 +32,7 @@ __all__ = [
 LOOPS = ("asyncio", "anyio", "trio", "uvloop")
 NO_MAIN = "the main program is not a file (stdin, python -c, a notebook)"
 
-_importing = False
+_importing_thread: int | None = None
 _ended_at = ""
 
 
@@ -52,7 +53,7 @@ class MainFile(NamedTuple):
 
 def end_import_in_child() -> None:
     """Raise StopImport if this is a worker that is importing the main file."""
-    if _importing:
+    if _is_importing():
         raise StopImport
 
 
@@ -77,19 +78,24 @@ def loops_in_use() -> tuple[str, ...]:
 
 def load_main(main: MainFile, loops: Sequence[str]) -> None:
     """Run the main file up to where it starts an event loop or its app."""
-    global _importing, _ended_at
+    global _importing_thread, _ended_at
     module, code = _prepare(main)
     sys.modules["__mp_main__"] = module
     for name in main.names:
         sys.modules[name] = module
     with _ending_the_import(loops):
-        _importing = True
+        _importing_thread = threading.get_ident()
         try:
             exec(code, module.__dict__)
         except StopImport as stop:
             _ended_at = _line_in(code.co_filename, stop.__traceback__)
         finally:
-            _importing = False
+            _importing_thread = None
+
+
+def _is_importing() -> bool:
+    # A thread that the file starts may run a loop of its own.
+    return _importing_thread == threading.get_ident()
 
 
 @functools.cache
@@ -155,7 +161,7 @@ def _end_or_call(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def end_or_call(*args: Any, **kwargs: Any) -> Any:
         # The file may keep this one (`from asyncio import run`), and a task may call it later.
-        if not _importing:
+        if not _is_importing():
             return run(*args, **kwargs)
         for argument in args:
             if isinstance(argument, types.CoroutineType):

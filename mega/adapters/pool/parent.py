@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import anyio
@@ -74,15 +73,10 @@ class WorkerPool:
         self._state = "open"
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: Any) -> None:
         try:
             with anyio.CancelScope(shield=True):
-                await self.stop(math.inf if kind is None else 0.0)
+                await self.stop(math.inf if exc_info[0] is None else 0.0)
         finally:
             # Its answer is dropped: on trio it is True, which would swallow the body's error.
             await self._reapers.__aexit__(None, None, None)

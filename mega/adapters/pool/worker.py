@@ -8,26 +8,21 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from itertools import islice
 from pathlib import Path
 from typing import IO
 
 import anyio
 from anyio import to_thread
-from anyio.lowlevel import checkpoint
 
-from mega.adapters.pool.frames import HEAD, Frame, Kind, Part, unpack_sizes
+from mega.adapters.pool.connection import Connection
+from mega.adapters.pool.frames import Frame, Kind, Part
 from mega.adapters.pool.logs import log_again
 
 __all__ = ["DISCONNECTED", "LEAVE_SECONDS", "Worker", "WorkerLost"]
 
 BOOT = Path(__file__).with_name("boot.py")
-CHUNK = 1 << 20
-SMALL = 1 << 16
-MAX_PARTS = 64  # of one sendmsg; far below any IOV_MAX
 STACK_BYTES = 20_000
 STACK_SECONDS = 0.2
 LEAVE_SECONDS = 2.0
@@ -55,9 +50,8 @@ class Worker:
         self.task = ""
         self.calls = 0
         self.stack = ""
-        self._buffer = bytearray()
         with ExitStack() as undo:
-            self._connection, theirs = map(undo.enter_context, socket.socketpair())
+            ours, theirs = map(undo.enter_context, socket.socketpair())
             life, self._lifeline = map(undo.enter_context, _pipe())
             self._trace = undo.enter_context(_trace_file())
             descriptors = (theirs.fileno(), life.fileno(), self._trace.fileno())
@@ -65,7 +59,7 @@ class Worker:
             undo.pop_all()
         theirs.close()
         life.close()
-        self._connection.setblocking(False)
+        self._connection = Connection(ours)
 
     @property
     def pid(self) -> int:
@@ -82,7 +76,7 @@ class Worker:
         self.is_busy = True
         self.has_started_call = False
         try:
-            await self._send(parts)
+            await self._connection.send(parts)
             return await self._answer()
         except (EOFError, OSError):
             await self._lost()
@@ -132,7 +126,7 @@ class Worker:
     async def reap(self, on_death: Callable[[Worker], None]) -> None:
         """Wait for the death of the process and clean up. The only place that waits for it."""
         with anyio.CancelScope(shield=True):
-            await _exited(self.pid)
+            await _exited(self._process)
         # Its zombie still keeps the group's number from being used again.
         self._kill_group()
         self.returncode = self._process.wait()
@@ -145,10 +139,8 @@ class Worker:
         self._trace.close()
         self.dead.set()
         if self.is_busy:
-            # What it had sent can still be read, then comes the end, even when a daemon that
-            # it left behind holds the other side open.
-            with suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+            # A daemon that it has left behind may hold the other end open.
+            self._connection.end()
         else:
             self._connection.close()
 
@@ -179,71 +171,15 @@ class Worker:
     def _read_trace(self) -> str:
         return os.pread(self._trace.fileno(), STACK_BYTES, 0).decode(errors="replace")
 
-    async def _send(self, parts: Iterable[Part]) -> None:
-        views = deque(memoryview(part) for part in parts)
-        while views:
-            try:
-                sent = self._connection.sendmsg(islice(views, MAX_PARTS))
-            except BlockingIOError:
-                await anyio.wait_writable(self._connection)
-                continue
-            while views and sent >= len(views[0]):
-                sent -= len(views.popleft())
-            if sent:
-                views[0] = views[0][sent:]
-
     async def _answer(self) -> Frame:
         while True:
-            frame = await self._receive()
+            frame = await self._connection.receive()
             if frame.kind == Kind.STARTED:
                 self.has_started_call = True
             elif frame.kind == Kind.LOG:
                 log_again(frame.load())
             else:
                 return frame
-
-    async def _receive(self) -> Frame:
-        kind, count, length = HEAD.unpack(await self._read(HEAD.size))
-        sizes = unpack_sizes(await self._read(8 * count))
-        data = await self._read(length)
-        return Frame(kind, data, [await self._read(size) for size in sizes])
-
-    async def _read(self, size: int) -> bytearray:
-        if size > SMALL:
-            return await self._read_large(size)
-        while len(self._buffer) < size:
-            try:
-                received = self._connection.recv(SMALL)
-            except BlockingIOError:
-                await anyio.wait_readable(self._connection)
-                continue
-            if not received:
-                raise EOFError
-            self._buffer += received
-        return self._take(size)
-
-    async def _read_large(self, size: int) -> bytearray:
-        content = bytearray(size)
-        taken = self._take(min(size, len(self._buffer)))
-        filled = len(taken)
-        content[:filled] = taken
-        while filled < size:
-            with memoryview(content)[filled : filled + CHUNK] as view:
-                try:
-                    received = self._connection.recv_into(view)
-                except BlockingIOError:
-                    await anyio.wait_readable(self._connection)
-                    continue
-            if not received:
-                raise EOFError
-            filled += received
-            await checkpoint()  # a fast sender would keep the loop here
-        return content
-
-    def _take(self, size: int) -> bytearray:
-        taken = self._buffer[:size]
-        del self._buffer[:size]
-        return taken
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
@@ -268,12 +204,12 @@ def _launch(descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
     )
 
 
-async def _exited(pid: int) -> None:
+async def _exited(process: subprocess.Popen[bytes]) -> None:
     """Return when the process has ended; its zombie is left for who knows its exit status."""
     try:
-        pidfd = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(process.pid)
     except (AttributeError, OSError):
-        await to_thread.run_sync(_wait_in_thread, pid, limiter=anyio.CapacityLimiter(1))
+        await to_thread.run_sync(_wait_in_thread, process, limiter=anyio.CapacityLimiter(1))
         return
     try:
         await anyio.wait_readable(pidfd)
@@ -281,5 +217,8 @@ async def _exited(pid: int) -> None:
         os.close(pidfd)
 
 
-def _wait_in_thread(pid: int) -> None:
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+def _wait_in_thread(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "waitid"):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()  # macOS before Python 3.13
