@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 import anyio
 from typing_extensions import TypeVar, Unpack
 
-from mega import cli
 from mega.adapters import make_broker, make_pool
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
-from mega.declare.naming import AppFile, alias_main, place_of
+from mega.declare.naming import AppFile, alias_main, located, place_of
 from mega.declare.registry import CpuSpec, ScheduleSpec
 from mega.errors import BadHandler, BadOption, NotConnected
 from mega.group import Group
 from mega.handles import EnqueueOptions, Job, JobHandle, Owner, PayloadOf
+from mega.ops.terminal import show_errors_plainly
 from mega.options import BrokerUrl, Role, check_role
 from mega.ports import Broker, Clock
 from mega.runtime.clock import SystemClock
@@ -74,11 +74,13 @@ class App(Group, Generic[S]):
     ) -> None:
         super().__init__()
         frame = sys._getframe(1)
-        cli.show_errors_plainly(frame)
+        show_errors_plainly(frame)
         alias_main(frame)
         self.name: str = name
         self.state: S = cast("S", None)
-        self._url = parse_broker_url(broker) if broker is not None else None
+        with located(frame):
+            self._declared = parse_broker_url(EMBEDDED if broker is None else broker)
+        self._chosen: BrokerUrl | None = None
         self._lifespan = lifespan or nullcontext
         self._is_provisioning = provision
         self._file = AppFile(name, frame)
@@ -148,6 +150,8 @@ class App(Group, Generic[S]):
         Flags win over MEGA_ROLE and MEGA_BROKER, and these over the arguments. Returns
         after an orderly end; an error ends the process with the codes of docs/reference.
         """
+        from mega import cli  # a producer needs no command line
+
         self._end_import_in_child()
         arguments = sys.argv[1:] if argv is None else list(argv)
         defaults = cli.Defaults(
@@ -193,10 +197,9 @@ class App(Group, Generic[S]):
 
     # -- what the command line asks
 
-    def configure(self, *, broker: str | None) -> None:
-        """Take a broker URL from the command line or environment. Raises: BadOption."""
-        if broker:
-            self._url = parse_broker_url(broker)
+    def use_broker(self, url: str) -> None:
+        """Use this broker, whatever the environment and the declaration say. Raises: BadOption."""
+        self._chosen = parse_broker_url(url)
 
     def check(self, backend: Backend) -> None:
         """Find what only the whole declaration shows. Raises: DeclarationError."""
@@ -210,10 +213,11 @@ class App(Group, Generic[S]):
 
     @property
     def broker_url(self) -> BrokerUrl:
-        """The broker that is or would be used."""
-        if self._url is None:
-            self._url = parse_broker_url(os.environ.get("MEGA_BROKER") or EMBEDDED)
-        return self._url
+        """The broker: the chosen one, else that of MEGA_BROKER, else the declared one."""
+        if self._chosen is not None:
+            return self._chosen
+        named = os.environ.get("MEGA_BROKER")
+        return parse_broker_url(named) if named else self._declared
 
     @property
     def broker_line(self) -> str:

@@ -88,11 +88,16 @@ class JobRetried(JobEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class JobFailed(JobEvent):
-    """The last attempt failed. `phase` is `run`, `decode` or `dead_letter`."""
+    """The job will not run again by itself.
+
+    `phase` says why: `retries` (the last attempt failed), `crashed` (it killed its workers),
+    `payload` or `malformed` (it can't be read), or `dead_letter` (the dead letter was refused,
+    so that the job stays and is tried again later).
+    """
 
     kind: ClassVar[str] = "job.fail"
     error: BaseException
-    phase: str = "run"
+    phase: str = "retries"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,5 @@
-"""The version of the installed distribution."""
-
-from importlib.metadata import PackageNotFoundError, version
+"""The version of the distribution; pyproject.toml reads it from here."""
 
 __all__ = ["__version__"]
 
-try:
-    __version__ = version("mega-framework")
-except PackageNotFoundError:
-    __version__ = "0+unknown"
+__version__ = "0.1.0"

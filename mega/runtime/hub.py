@@ -133,7 +133,7 @@ def describe(event: Event) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.3g}"
+        return f"{value:.3g} s"
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

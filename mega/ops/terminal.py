@@ -1,0 +1,72 @@
+"""How errors look on a terminal, and with which exit code they end a process."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import TextIO
+
+from mega.errors import BrokerUnavailable, DeclarationError, MegaError, only_mega_error, report
+
+__all__ = ["exit_code", "plain_errors", "say", "show_errors_plainly"]
+
+CRASHED, MISUSED, UNREACHED, INTERRUPTED = 1, 2, 3, 130
+
+
+def exit_code(error: MegaError) -> int:
+    """Return 2 for a mistake in a declaration or command, 3 for a broker never reached, else 1."""
+    if isinstance(error, DeclarationError):
+        return MISUSED
+    return UNREACHED if isinstance(error, BrokerUnavailable) else CRASHED
+
+
+@contextmanager
+def plain_errors(arguments: Sequence[str]) -> Iterator[None]:
+    """End the process with a few lines for a mega error, unless `--debug` asks for all."""
+    is_debugging = "--debug" in arguments
+    try:
+        yield
+    except BaseException as error:
+        known = only_mega_error(error)
+        if known is not None and not is_debugging:
+            say(report(known), sys.stderr)
+            sys.exit(exit_code(known))
+        if isinstance(error, KeyboardInterrupt):
+            sys.exit(INTERRUPTED)
+        raise
+
+
+def show_errors_plainly(frame: FrameType) -> None:
+    """Let a mega error that ends the main file show as a few lines, without a traceback.
+
+    A mistake on a decorator line never reaches `run`; this is its way to the terminal.
+    """
+    if frame.f_globals.get("__name__") != "__main__" or "--debug" in sys.argv:
+        return
+    before = sys.excepthook
+    if getattr(before, "is_mega", False):
+        return
+
+    @functools.wraps(before)
+    def hook(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        known = only_mega_error(error)
+        if known is None:
+            before(kind, error, traceback)
+            return
+        say(report(known), sys.stderr)
+        # The interpreter takes the exit code from a SystemExit that leaves the hook.
+        raise SystemExit(exit_code(known))
+
+    hook.is_mega = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def say(text: str, stream: TextIO) -> None:
+    """Write a line and flush it, so that a pipe shows it at once."""
+    stream.write(f"{text}\n")
+    stream.flush()
