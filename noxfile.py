@@ -55,7 +55,8 @@ def docs(session: nox.Session) -> None:
 @nox.session
 def package(session: nox.Session) -> None:
     """Build the distribution as for PyPI, and use it where nothing else is installed."""
-    target = Path(session.create_tmp())
+    target = Path(session.create_tmp()) / "built"
+    shutil.rmtree(target, ignore_errors=True)
     session.install("-q", "build", "twine")
     session.run("python", "-m", "build", "-q", "--outdir", str(target), str(ROOT))
     built = [str(path) for path in target.glob("mega_framework-*")]
