@@ -48,18 +48,20 @@ async def open_session(
 
     Raises: BrokerError.
     """
-    hub = Hub(registry.subscribers)
-    async with broker, _running(hub), CpuPools(registry, hub, pool_factory) as pools:
-        worker = f"{socket.gethostname()}:{os.getpid()}"
-        around = Surroundings(app=app, broker=broker, hub=hub, clock=clock, worker=worker)
-        producer = Producer(broker, hub, clock)
-        yield Session(
-            registry=registry,
-            around=around,
-            producer=producer,
-            pools=pools,
-            schedules=ScheduleRunner(around, _enqueue_tick(registry, producer)),
-        )
+    async with broker:
+        # Made once the broker is there: what is never run could not be closed either.
+        hub = Hub(registry.subscribers)
+        async with _running(hub), CpuPools(registry, hub, pool_factory) as pools:
+            worker = f"{socket.gethostname()}:{os.getpid()}"
+            around = Surroundings(app=app, broker=broker, hub=hub, clock=clock, worker=worker)
+            producer = Producer(broker, hub, clock)
+            yield Session(
+                registry=registry,
+                around=around,
+                producer=producer,
+                pools=pools,
+                schedules=ScheduleRunner(around, _enqueue_tick(registry, producer)),
+            )
 
 
 def _enqueue_tick(registry: Registry, producer: Producer) -> Any:

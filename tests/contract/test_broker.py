@@ -1,0 +1,228 @@
+"""What every broker does with what is published, now and later; reads as a tutorial."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from mega.errors import PayloadTooLarge
+from mega.options import Backoff
+from mega.ports import Delivery
+from tests.contract.bench import (
+    ACK_WAIT,
+    Bench,
+    BusyWorker,
+    Worker,
+    consuming,
+    eventually,
+    job,
+    message_of,
+    new_queue,
+)
+from tests.waiting import until
+
+
+async def test_a_job_arrives_as_it_was_sent(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    sent = job(
+        queue,
+        b'{"to": "\xc3\xa4"}',
+        retries=7,
+        backoff=Backoff(initial=2.0),
+        headers={"traceparent": "00-1-2-01"},
+    )
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        receipt = await broker.publish(sent)
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.deliveries, what="the delivery")
+    assert not receipt.duplicate
+    [delivery] = worker.deliveries
+    assert sent == message_of(delivery)
+    assert queue.subject == delivery.subject
+    assert delivery.starts == 1
+
+
+async def test_the_broker_says_when_it_stored_a_job(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    before = bench.now()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish(job(queue))
+        after = bench.now()
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.deliveries, what="the delivery")
+    stored_at = worker.deliveries[0].stored_at
+    assert timedelta(0) == stored_at.utcoffset()
+    assert before <= stored_at <= after
+
+
+async def test_the_time_of_the_enqueue_travels_with_the_job(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    enqueued_at = bench.now() - timedelta(hours=1, microseconds=1)
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish(job(queue, enqueued_at=enqueued_at, attempt=2))
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.deliveries, what="the delivery")
+    assert enqueued_at == message_of(worker.deliveries[0]).enqueued_at
+
+
+async def test_a_consumer_gets_what_is_published_while_it_waits(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        async with consuming(broker, queue, worker):
+            await bench.pass_time(0.5)
+            await broker.publish(job(queue, b"1"))
+            await until(lambda: worker.bodies == [b"1"], what="the delivery")
+
+
+async def test_one_id_is_stored_once(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        first = await broker.publish(job(queue, b"first", id="invoice-1"))
+        second = await broker.publish(job(queue, b"second", id="invoice-1"))
+        await broker.publish(job(queue, b"other", id="invoice-2"))
+        async with consuming(broker, queue, worker):
+            await until(lambda: b"other" in worker.bodies, what="the other job")
+    assert [first.duplicate, second.duplicate] == [False, True]
+    assert worker.bodies == [b"first", b"other"]
+
+
+async def test_an_id_is_a_duplicate_also_after_its_job_was_done(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish(job(queue, id="invoice-1"))
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.deliveries, what="the delivery")
+        again = await broker.publish(job(queue, id="invoice-1"))
+        assert again.duplicate
+        await eventually(lambda: bench.kept(broker, queue.subject), 0)
+
+
+async def test_a_message_without_headers_is_a_job(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await bench.publish_raw(broker, queue.subject, b"1")
+        await bench.publish_raw(broker, queue.subject, b"2")
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.bodies == [b"1", b"2"], what="both deliveries")
+    one, two = map(message_of, worker.deliveries)
+    assert (one.attempt, one.headers) == (1, {})
+    assert one.id != two.id
+
+
+async def test_the_id_of_a_message_without_headers_stays(bench: Bench) -> None:
+    queue, killed, worker = new_queue(), BusyWorker(), Worker()
+    seen: list[str] = []
+
+    async def note_and_work(delivery: Delivery) -> None:
+        seen.append(delivery.fallback_id)
+        await killed(delivery)
+
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await bench.publish_raw(broker, queue.subject, b"1")
+        async with consuming(broker, queue, note_and_work) as call:
+            await until(lambda: killed.running, what="the first run")
+            await call.cancel()
+        await bench.pass_time(ACK_WAIT)
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.deliveries, what="the second delivery")
+    assert seen == [worker.deliveries[0].fallback_id]
+
+
+async def test_one_slot_keeps_the_order(bench: Bench) -> None:
+    queue, worker = new_queue(concurrency=1), Worker()
+    bodies = [str(number).encode() for number in range(50)]
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        for body in bodies:
+            await broker.publish(job(queue, body))
+        async with consuming(broker, queue, worker):
+            await until(lambda: len(worker.bodies) == 50, what="50 jobs")
+    assert bodies == worker.bodies
+
+
+async def test_to_provide_twice_changes_nothing(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker, bench.second_broker(broker) as other:
+        await broker.provide(queue)
+        await broker.publish(job(queue, b"1"))
+        await broker.provide(queue)
+        await other.provide(queue)
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.bodies == [b"1"], what="the delivery")
+
+
+async def test_a_job_over_the_limit_is_refused(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        with pytest.raises(PayloadTooLarge):
+            await broker.publish(job(queue, bytes(broker.max_size)))
+        await broker.publish(job(queue, b"1"))
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.bodies == [b"1"], what="the job after the refused one")
+
+
+async def test_headers_count_for_the_limit(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        body = bytes(broker.max_size - 1000)
+        with pytest.raises(PayloadTooLarge):
+            await broker.publish(job(queue, body, headers={"note": "x" * 1000}))
+        await broker.publish(job(queue, body, headers={"note": "x" * 500}))
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.bodies == [body], what="a job just under the limit")
+
+
+async def test_a_delayed_job_waits_until_it_is_due(bench: Bench) -> None:
+    queue = new_queue()
+    started_at = []
+
+    async def note(delivery: Delivery) -> None:
+        started_at.append(bench.now())
+        await delivery.ack()
+
+    worker = Worker(note)
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        async with consuming(broker, queue, worker):
+            due_at = bench.now() + timedelta(seconds=1)
+            await broker.publish(job(queue, b"later", id="report"), due_at=due_at)
+            await broker.publish(job(queue, b"now"))
+            await until(lambda: worker.bodies == [b"now"], what="the job that is due")
+            await bench.pass_time(1)
+            await until(lambda: worker.bodies == [b"now", b"later"], what="the delayed job")
+    assert due_at <= started_at[1]
+    assert message_of(worker.deliveries[1]).id == "report"
+
+
+async def test_a_delayed_job_is_stored_once(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        due_at = bench.now() + timedelta(seconds=0.5)
+        await broker.publish(job(queue, id="report"), due_at=due_at)
+        again = await broker.publish(job(queue, id="report"), due_at=due_at)
+        async with consuming(broker, queue, worker):
+            await bench.pass_time(0.5)
+            await until(lambda: worker.deliveries, what="the delayed job")
+    assert again.duplicate
+    assert len(worker.deliveries) == 1
+
+
+async def test_a_due_time_in_the_past_means_now(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish(job(queue, b"1"), due_at=bench.now() - timedelta(days=1))
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.bodies == [b"1"], what="the delivery")
