@@ -9,14 +9,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
-import anyio
 from typing_extensions import TypeVar, Unpack
 
 from mega.adapters import make_broker, make_pool
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
 from mega.declare.naming import AppFile, alias_main, located, place_of
 from mega.declare.registry import CpuSpec, ScheduleSpec
-from mega.errors import BadHandler, BadOption, NotConnected
+from mega.errors import BadHandler, NotConnected
 from mega.group import Group
 from mega.handles import EnqueueOptions, Job, JobHandle, Owner, PayloadOf
 from mega.ops.terminal import show_errors_plainly
@@ -122,6 +121,8 @@ class App(Group, Generic[S]):
 
     async def _enqueue(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]:
         producer = self._live("enqueue").producer
+        if isinstance(job, JobHandle) and job._owner is not self:
+            raise BadHandler(f"{job!r} belongs to another app or to a group that is not included.")
         subject = job.subject if isinstance(job, JobHandle) else job
         if not isinstance(subject, str):
             raise BadHandler(
@@ -129,7 +130,7 @@ class App(Group, Generic[S]):
                 where=place_of(job) if callable(job) else "",
                 hint='Decorate the function with @app.job("…") and enqueue what that leaves.',
             )
-        spec = job.spec if isinstance(job, JobHandle) else self.registry.jobs.get(subject)
+        spec = self.registry.jobs.get(subject)
         if spec is None:
             return await producer.enqueue_by_name(subject, payload, options)
         return await producer.enqueue(spec, payload, options)
@@ -181,8 +182,9 @@ class App(Group, Generic[S]):
 
     async def __aenter__(self) -> Self:
         self._end_import_in_child()
-        self._entered = self._opened()
-        await self._entered.__aenter__()
+        opened = self._opened()
+        await opened.__aenter__()
+        self._entered = opened
         return self
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
@@ -201,15 +203,10 @@ class App(Group, Generic[S]):
         """Use this broker, whatever the environment and the declaration say. Raises: BadOption."""
         self._chosen = parse_broker_url(url)
 
-    def check(self, backend: Backend) -> None:
+    def check(self) -> None:
         """Find what only the whole declaration shows. Raises: DeclarationError."""
         self._file.check_loaded_once()
         self.registry.freeze()
-        if backend == "trio" and self.broker_url.kind != "memory":
-            raise BadOption(
-                "the NATS broker runs on asyncio only.",
-                hint='Use backend="asyncio", or broker="memory:" for trio.',
-            )
 
     @property
     def broker_url(self) -> BrokerUrl:
@@ -225,7 +222,8 @@ class App(Group, Generic[S]):
         if self._session is not None:
             return self._session.around.broker.describe()
         url = self.broker_url
-        return f"embedded, data in {self._home}" if url.kind == "embedded" else url.text
+        folder = os.path.relpath(self._home)
+        return f"embedded, data in {folder}/" if url.kind == "embedded" else url.text
 
     # -- composition
 
@@ -235,10 +233,7 @@ class App(Group, Generic[S]):
     ) -> AsyncIterator[Session]:
         if self._session is not None:
             raise NotConnected(f"the app {self.name!r} is entered already.")
-        is_trio = anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "trio"
-        if broker is None:
-            self.check("trio" if is_trio else "asyncio")
-        self.registry.freeze()
+        self.check()
         clock = clock or SystemClock()
         broker = broker or self._make_broker(clock)
         async with open_session(

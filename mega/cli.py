@@ -30,7 +30,7 @@ from mega.errors import (
 from mega.handles import EnqueueOptions
 from mega.ops.log import log_to_console
 from mega.ops.terminal import plain_errors, say
-from mega.options import Role, check_role
+from mega.options import Role, check_role, to_seconds
 from mega.runtime.banner import screen
 from mega.version import __version__
 from mega.wire.payload import Codec
@@ -40,6 +40,7 @@ __all__ = ["Defaults", "run_app", "run_tool"]
 logger = logging.getLogger("mega")
 
 ROLES: tuple[Role, ...] = get_args(Role)
+THREADS_END_WITHIN = 1.0
 EPILOG = "An app's own file serves and knows these commands too: python app.py --help"
 
 
@@ -66,7 +67,7 @@ class Served(Protocol):
     @property
     def broker_line(self) -> str: ...
     def use_broker(self, url: str) -> None: ...
-    def check(self, backend: Any) -> None: ...
+    def check(self) -> None: ...
     def serve(
         self, *, role: Role, drain_timeout: float, on_ready: Callable[[], None]
     ) -> Coroutine[Any, Any, None]: ...
@@ -136,11 +137,12 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     if options.check:
         say(_screen(app, role), sys.stdout)
         return
-    timeout = options.drain_timeout
+    given = options.drain_timeout
+    timeout = defaults.drain_timeout if given is None else given
     serve = functools.partial(
         app.serve,
         role=role,
-        drain_timeout=defaults.drain_timeout if timeout is None else timeout,
+        drain_timeout=to_seconds(timeout, option="--drain-timeout"),
         on_ready=lambda: _say_ready(app, role, begun),
     )
     anyio.run(serve, backend=defaults.backend)
@@ -150,7 +152,11 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
 def _leave_stuck_threads() -> None:
     """End the process although handlers still hold threads; their jobs were given back."""
     main = threading.main_thread()
-    stuck = [t for t in threading.enumerate() if t is not main and not t.daemon]
+    threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
+    give_up_at = time.monotonic() + THREADS_END_WITHIN
+    for thread in threads:
+        thread.join(max(0.0, give_up_at - time.monotonic()))
+    stuck = [thread for thread in threads if thread.is_alive()]
     if stuck and threading.current_thread() is main:
         logger.warning("%d threads of handlers did not end in time and are left", len(stuck))
         logging.shutdown()
@@ -215,7 +221,7 @@ def _prepare(
         )
     if broker is not None:
         app.use_broker(broker)
-    app.check(defaults.backend)
+    app.check()
     level = logging.DEBUG if options.debug else level
     log_to_console(level)
 

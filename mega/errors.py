@@ -33,7 +33,6 @@ __all__ = [
     "CpuTimeout",
     "DeclarationError",
     "DuplicateName",
-    "JobCancelledError",
     "JobError",
     "JobFailedError",
     "LockBackendError",
@@ -50,6 +49,7 @@ __all__ = [
     "UnknownEvent",
     "UnknownLock",
     "UnknownRole",
+    "UnknownSubject",
     "capped_traceback",
     "did_you_mean",
     "one_line",
@@ -190,6 +190,12 @@ class BrokerUnavailable(BrokerError):
     code = "broker.unavailable"
 
 
+class UnknownSubject(BrokerError):
+    """Nothing keeps jobs of that subject: no worker of its app has started on this broker."""
+
+    code = "broker.unknown_subject"
+
+
 class BrokerTooOld(BrokerError):
     """The server lacks what the queue is built on."""
 
@@ -212,12 +218,6 @@ class JobFailedError(JobError):
     """The job ended in an error; its text is in the message."""
 
     code = "job.failed"
-
-
-class JobCancelledError(JobError):
-    """The job was cancelled before it ended."""
-
-    code = "job.cancelled"
 
 
 class ResultExpired(JobError):

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from mega.cron import validate
 from mega.cron.timetable import CronTimetable, IntervalTimetable, Timetable
-from mega.declare.naming import check_subject, located, place_of
+from mega.declare.naming import check_name, check_subject, located, place_of
 from mega.declare.registry import DEFAULT_POOL, CpuSpec, JobSpec, Registry, ScheduleSpec
 from mega.declare.signature import Handler, check_task, inspect_job, inspect_schedule
 from mega.errors import BadHandler, BadOption
@@ -35,6 +35,7 @@ from mega.options import (
     to_backoff,
     to_lock,
     to_seconds,
+    to_timeout,
 )
 from mega.wire.payload import Codec
 
@@ -89,7 +90,7 @@ class Group:
                 backoff=to_backoff(backoff),
                 concurrency=concurrency,
                 per_worker=per_worker,
-                timeout=None if timeout is None else to_seconds(timeout, option="timeout"),
+                timeout=to_timeout(timeout),
                 dead_letter=dead_letter,
                 result_ttl=to_seconds(result_ttl, option="result_ttl", minimum=1.0),
                 track=track,
@@ -137,7 +138,7 @@ class Group:
         def declare(fn: Fn) -> ScheduleHandle[Any, Any]:
             handler, subject = _scheduled(fn, sys._getframe(1))
             spec = ScheduleSpec(
-                name=check_subject(name or handler.name),
+                name=check_name(handler.name if name is None else name, what="a schedule"),
                 timetable=timetable,
                 timezone=getattr(timetable, "timezone", None),
                 is_host_zone=cron is not None and timezone is None,
@@ -161,7 +162,7 @@ class Group:
         Raises: DeclarationError.
         """
         with located(sys._getframe(1)):
-            limit = None if timeout is None else to_seconds(timeout, option="timeout")
+            limit = to_timeout(timeout)
 
         def declare(fn: Callable[P, R]) -> CpuHandle[P, R]:
             ref = check_task(fn)

@@ -28,7 +28,7 @@ from typing_extensions import TypeVar, Unpack
 from mega.context import JobContext, ScheduleContext
 from mega.declare.registry import CpuSpec, JobSpec, ScheduleSpec
 from mega.errors import JobFailedError, NotConnected, ResultExpired
-from mega.options import Backoff, Seconds, check_count, to_seconds
+from mega.options import Backoff, Seconds, check_count, to_seconds, to_timeout
 from mega.ports import StateStore
 from mega.wire.payload import Codec
 from mega.wire.record import JobRecord
@@ -195,8 +195,7 @@ class CpuHandle(Handle, Generic[P, R]):
 
     def options(self, *, timeout: Seconds | None) -> CpuHandle[P, R]:
         """Return this task with another `timeout` (seconds; None: no limit) for its calls."""
-        limit = None if timeout is None else to_seconds(timeout, option="timeout")
-        return CpuHandle(self.fn, replace(self.spec, timeout=limit), self._owner)
+        return CpuHandle(self.fn, replace(self.spec, timeout=to_timeout(timeout)), self._owner)
 
     def __repr__(self) -> str:
         return f"<cpu task {self.name}>"

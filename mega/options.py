@@ -29,6 +29,7 @@ __all__ = [
     "to_backoff",
     "to_lock",
     "to_seconds",
+    "to_timeout",
 ]
 
 Seconds: TypeAlias = float | timedelta
@@ -36,6 +37,8 @@ Role = Literal["all", "worker", "scheduler", "web"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 SUSPICIOUS_TTL = 1000
+#: A limit of less than this, zero above all, can only be a mistake.
+SHORTEST = 0.001
 
 
 def to_seconds(value: Any, *, option: str, minimum: float = 0.0) -> float:
@@ -49,6 +52,11 @@ def to_seconds(value: Any, *, option: str, minimum: float = 0.0) -> float:
             hint="Durations are seconds, such as 1.5, or a timedelta.",
         )
     return float(value)
+
+
+def to_timeout(value: Any) -> float | None:
+    """Return a `timeout` as seconds; None is no limit. Raises: BadOption."""
+    return None if value is None else to_seconds(value, option="timeout", minimum=SHORTEST)
 
 
 def check_count(value: Any, *, option: str, minimum: int = 0) -> int:
@@ -207,6 +215,11 @@ class PoolOptions:
                 check_count(value, option=name, minimum=1)
         if self.max_queue is not None:
             check_count(self.max_queue, option="max_queue")
+        if self.restart_window is not None:
+            to_seconds(self.restart_window, option="restart_window", minimum=SHORTEST)
+        to_seconds(self.start_timeout, option="start_timeout", minimum=SHORTEST)
+        if not isinstance(self.nice, int) or self.nice not in range(-20, 20):
+            raise BadOption(f"nice={self.nice!r} is not a whole number from -20 to 19.")
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> PoolOptions:

@@ -244,7 +244,8 @@ class Broker(Protocol):
         Messages in hand are never more than slots. `concurrency` holds for all processes
         together. When `draining` is set, nothing new is taken, messages that were not
         begun go back, and the call returns once the runs in hand have ended. Cancelling
-        the call cancels those runs; it returns when they have ended. `run` does not raise.
+        the call cancels those runs, each by an anyio cancel scope around it; it returns when
+        they have ended. `run` raises nothing but that cancellation.
         """
         ...
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
+
+from mega.errors import BadOption
 from mega.options import BrokerUrl, PoolOptions
 from mega.ports import Broker, Clock, ProcessPool
 
@@ -15,11 +18,19 @@ __all__ = ["make_broker", "make_pool"]
 def make_broker(
     url: BrokerUrl, *, name: str, home: Path, is_provisioning: bool, clock: Clock
 ) -> Broker:
-    """Return the broker of a URL, not yet connected. `home` is where an embedded server lives."""
+    """Return the broker of a URL, not yet connected. `home` is where an embedded server lives.
+
+    Raises: BadOption, when the running event loop is one that the broker's client can't use.
+    """
     if url.kind == "memory":
         from mega.adapters.memory import MemoryBroker
 
         return MemoryBroker(clock)
+    if anyio.get_cancelled_exc_class().__module__.partition(".")[0] == "trio":
+        raise BadOption(
+            "the NATS broker runs on asyncio only.",
+            hint='Use backend="asyncio", or broker="memory:" for trio.',
+        )
     from mega.adapters.nats.broker import NatsBroker
     from mega.adapters.nats.server import EmbeddedServer
 

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from mega.adapters.memory_stores import MemoryClaims, MemoryState
-from mega.errors import BrokerUnavailable, PayloadTooLarge
+from mega.errors import BrokerUnavailable, PayloadTooLarge, UnknownSubject
 from mega.ports import Clock, Queue, Receipt, Run
 from mega.wire.message import Message, pack
 
@@ -112,7 +112,7 @@ class MemoryBroker:
             return self._streams[subject]
         except KeyError:
             text = f'nothing was provided to keep jobs for "{subject}".'
-            raise BrokerUnavailable(text, hint="Call `provide` first.") from None
+            raise UnknownSubject(text, hint="A worker of the job's app keeps them.") from None
 
 
 @dataclass(slots=True, order=True)

@@ -11,13 +11,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from mega.errors import AppLoadedTwice, BadSubject, DeclarationError
+from mega.errors import AppLoadedTwice, BadOption, BadSubject, DeclarationError
 from mega.wire.message import stream_name
 
-__all__ = ["AppFile", "alias_main", "check_subject", "located", "place_of"]
+__all__ = ["AppFile", "alias_main", "check_name", "check_subject", "located", "place_of"]
 
 SUBJECT = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z", re.ASCII)
 MAX_SUBJECT_LENGTH = 200
+#: With a tick behind it, it is still a job's id.
+MAX_NAME_LENGTH = 90
 
 _apps: weakref.WeakValueDictionary[int, AppFile] = weakref.WeakValueDictionary()
 
@@ -40,6 +42,16 @@ def located(frame: FrameType) -> Iterator[None]:
         if not error.where:
             error.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         raise
+
+
+def check_name(name: Any, *, what: str) -> str:
+    """Return `name` if a schedule can have it. Raises: BadOption."""
+    if not isinstance(name, str) or not SUBJECT.match(name) or len(name) > MAX_NAME_LENGTH:
+        raise BadOption(
+            f"{name!r} is not a name for {what}.",
+            hint=f'A name is at most {MAX_NAME_LENGTH} letters, digits, "_", "-" and dots.',
+        )
+    return name
 
 
 def check_subject(subject: Any) -> str:

@@ -85,7 +85,7 @@ class Registry:
     subscribers: list[tuple[type[Event], Callable[[Any], Any]]] = field(default_factory=list)
     startup: list[Callable[[], Any]] = field(default_factory=list)
     shutdown: list[Callable[[], Any]] = field(default_factory=list)
-    is_frozen: bool = False
+    closed_because: str = ""
 
     def add_job(self, spec: JobSpec) -> None:
         """Add a job. Raises: DuplicateName, BadSubject."""
@@ -129,6 +129,7 @@ class Registry:
         self.subscribers += other.subscribers
         self.startup += other.startup
         self.shutdown += other.shutdown
+        other.closed_because = "the group is included already"
 
     def freeze(self) -> None:
         """Check what only the whole shows, and refuse additions from now on. Raises: BadOption."""
@@ -142,7 +143,7 @@ class Registry:
                     hint=f'Declare it with app.pool("{task.pool}"). '
                     + did_you_mean(task.pool, self.pools),
                 )
-        self.is_frozen = True
+        self.closed_because = "the app has started already"
 
     def tasks_of(self, pool: str) -> list[CpuSpec]:
         """Return the CPU tasks that run in a pool."""
@@ -162,10 +163,11 @@ class Registry:
         table[name] = spec
 
     def _check_open(self) -> None:
-        if self.is_frozen:
+        if self.closed_because:
             raise DeclarationError(
-                "the app has started already, so nothing can be declared any more.",
-                hint="Import all modules with jobs before app.run() or `async with app`.",
+                f"{self.closed_because}, so nothing can be declared any more.",
+                hint="Import all modules with jobs before app.include(), app.run() and "
+                "`async with app`.",
             )
 
 

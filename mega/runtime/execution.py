@@ -116,7 +116,7 @@ class Execution:
     async def _started(self, attempt: Attempt) -> None:
         if self._is_tracked:
             attempt.started_at = self._around.clock.now()
-            record = self._record(attempt, "running", started_at=attempt.started_at)
+            record = self._record(attempt, "running")
             await self._around.broker.state.write(record, ttl=LIVE_TTL)
         if self._around.hub.wants(JobStarted):
             self._around.hub.emit(JobStarted(**attempt.facts()))
@@ -137,7 +137,7 @@ class Execution:
         except PayloadError as error:
             logger.error("%s %s: %s", attempt.message.subject, attempt.message.id, error)
             end["error"] = str(error)
-        record = self._record(attempt, "done", started_at=attempt.started_at, **end)
+        record = self._record(attempt, "done", **end)
         await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
@@ -192,6 +192,7 @@ class Execution:
             subject=attempt.message.subject,
             state=state,
             attempt=attempt.number,
+            started_at=attempt.started_at,
             enqueued_at=attempt.enqueued_at(),
             worker=self._around.worker,
             **more,

@@ -1,7 +1,7 @@
 """Events on their way to logs and subscribers.
 
 Emitting never waits and never raises: subscribers run in a task of their own, one event
-after the other, so that one which raises, hangs or is slow harms nobody.
+after the other, so that one which raises or is slow holds up no job.
 """
 
 from __future__ import annotations

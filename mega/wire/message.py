@@ -71,6 +71,8 @@ def check_id(job_id: str) -> str:
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     """Return `headers` if a job can carry them. Raises: BadOption."""
+    if not isinstance(headers, Mapping):
+        raise BadOption(f"headers={headers!r} is not a mapping of names to texts.")
     for name, value in headers.items():
         text = f"{name}{value}" if isinstance(name, str) and isinstance(value, str) else "\n"
         if not text.isascii() or not text.isprintable() or ":" in name or " " in name or not name:

@@ -32,6 +32,12 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     due_at: datetime | None = None
     worker: str | None = None
 
+    def __repr__(self) -> str:
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown["result"] = bytes(self.result).decode() if self.state == "done" else None
+        facts = [f"{name}={value!r}" for name, value in shown.items() if value is not None]
+        return f"JobRecord({', '.join(facts)})"
+
     @property
     def is_final(self) -> bool:
         """Whether the job has ended."""

@@ -75,7 +75,7 @@ class NatsBroker:
     def describe(self) -> str:
         if self._embedded is None:
             return self._url.text
-        return f"{self._client.where}  embedded, data in {self._url.home or '.mega'}/"
+        return f"{self._client.where}  embedded, data in {self._embedded.folder}/"
 
     async def provide(self, queue: Queue) -> None:
         await self._streams.provide(queue)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -21,24 +20,17 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from mega.adapters.nats.complaints import Complaints, explain, is_refusal
-from mega.adapters.nats.credentials import login, require_nkeys
+from mega.adapters.nats.complaints import Complaints, explain
+from mega.adapters.nats.dial import close_quietly, dial
 from mega.adapters.nats.replies import Lost, Replies, is_no_responders
-from mega.errors import BrokerError, BrokerTooOld, BrokerUnavailable
+from mega.errors import BrokerError, BrokerUnavailable
 from mega.options import BrokerUrl
 
 __all__ = ["ApiError", "Callback", "Client", "Interest"]
 
 Callback: TypeAlias = Callable[[Msg], Awaitable[None]]
 
-HINTS = {
-    "nats": "Start `nats-server -js` there, or name another broker (--broker, MEGA_BROKER).",
-    "embedded": "See what the server wrote into server.log, in its data folder.",
-}
-OLDEST_SERVER = (2, 12)
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
-FIRST_CONNECT_WAIT = 0.5
-PING_INTERVAL = 10
 CLOSE_WITHIN = 2.0
 MOST_TURNS = 100
 FOR_EVER = 10**6
@@ -119,9 +111,7 @@ class Client:
 
     async def open(self) -> None:
         """Connect within the URL's `connect_timeout`. Raises: BrokerError."""
-        require_nkeys(self.url)
-        self._use(await self._dial(self.url.connect_timeout))
-        await self._check()
+        await self._connect(self.url.connect_timeout)
         self.up.set()
         await self.subscribe(f"{self.replies.prefix}*", self.replies.arrived)
         self._guard = asyncio.create_task(self._revive_when_closed())
@@ -185,92 +175,16 @@ class Client:
 
     def unavailable(self, cause: str) -> BrokerUnavailable:
         """Return the error in three lines: which server, why, and what to start."""
-        if self._complaints.last_refusal:
-            cause = f"{cause} (the server said: {self._complaints.last_refusal})"
-        return BrokerUnavailable(
-            f"{self.where} can't be used.",
-            where=f"Cause: {cause}.",
-            hint=HINTS.get(self.url.kind, ""),
-        )
+        return self._complaints.unavailable(self.url, cause)
 
-    def _use(self, nc: NatsClient) -> None:
-        self.nc = nc
-        self.replies.attach(nc)
-
-    async def _dial(self, within: float) -> NatsClient:
-        """Return a new connection. nats-py tries by itself; each failed try becomes one line."""
-        nc, refused = NatsClient(), asyncio.get_running_loop().create_future()
-        cause = "no answer"
-
-        async def failed(error: Exception) -> None:
-            nonlocal cause
-            if connecting.done():
-                self._complaints.note(self.where, error)
-                return
-            cause = explain(error)
-            if is_refusal(error) and not refused.done():
-                refused.set_result(None)
-            wait = nc.options["reconnect_time_wait"]
-            self._complaints.failed_try(self.where, cause, wait)
-            nc.options["reconnect_time_wait"] = min(2 * wait, LONGEST_WAIT)
-
-        connecting = asyncio.create_task(nc.connect(**self._options(failed)))
-        try:
-            await asyncio.wait({connecting, refused}, timeout=within, return_when=FIRST_COMPLETED)
-            if connecting.done():
-                connecting.result()
-                return nc
-        except (NatsError, OSError) as error:
-            cause = explain(error)
-        finally:
-            connecting.cancel()
-            await asyncio.wait({connecting})
-        await close_quietly(nc)
-        raise self._refused(cause) if refused.done() else self.unavailable(cause)
-
-    def _options(self, failed: Callable[[Exception], Awaitable[None]]) -> dict[str, Any]:
-        return {
-            "servers": list(self.url.servers),
-            "name": self._name,
-            "error_cb": failed,
+    async def _connect(self, within: float) -> None:
+        calls = {
             "disconnected_cb": self._went_down,
             "reconnected_cb": self._came_up,
             "reconnect_to_server_handler": self._next_server,
-            "connect_timeout": min(2.0, self.url.connect_timeout),
-            "reconnect_time_wait": FIRST_CONNECT_WAIT,
-            "max_reconnect_attempts": -1,
-            "ping_interval": PING_INTERVAL,
-            **login(self.url),
         }
-
-    def _refused(self, cause: str) -> BrokerError:
-        return BrokerError(
-            f"{self.where} refused this client.",
-            where=f"Cause: {cause}.",
-            hint="Check user, password, token or creds of the broker URL.",
-        )
-
-    async def _check(self) -> None:
-        try:
-            self._check_version()
-            # nats-py 2.16 goes on in the clear when the server doesn't ask for TLS.
-            if self.url.is_tls and not self.nc._server_info.get("tls_required"):
-                raise BrokerError(f"{self.where} doesn't offer TLS, which tls:// asks for.")
-        except BrokerError:
-            await close_quietly(self.nc)
-            raise
-
-    def _check_version(self) -> None:
-        version = self.nc.connected_server_version
-        try:
-            found = (version.major, version.minor)
-        except ValueError:
-            return  # a build without a version; the echoed stream configs are compared anyway
-        if found < OLDEST_SERVER:
-            raise BrokerTooOld(
-                f"{self.where} runs nats-server {found[0]}.{found[1]}; 2.12 is needed.",
-                hint="Older servers ignore delayed messages and time-to-live in silence.",
-            )
+        self.nc = await dial(self.url, self._complaints, within=within, name=self._name, **calls)
+        self.replies.attach(self.nc)
 
     async def _went_down(self) -> None:
         if not self.up.is_set():
@@ -314,14 +228,7 @@ class Client:
                 await self._went_down()
                 await close_quietly(self.nc)
                 with suppress(BrokerError, NatsError, OSError):
-                    self._use(await self._dial(STUCK_AFTER))
-                    for interest in self.interests:
+                    await self._connect(STUCK_AFTER)
+                    for interest in list(self.interests):
                         await interest.renew(self.nc)
                     await self._came_up()
-
-
-async def close_quietly(nc: NatsClient) -> None:
-    """Close, whatever state the connection is in; nats-py asserts that it was once begun."""
-    with suppress(NatsError, OSError, TimeoutError, RuntimeError, AssertionError):
-        async with asyncio.timeout(CLOSE_WITHIN):
-            await nc.close()

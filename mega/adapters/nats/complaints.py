@@ -1,4 +1,4 @@
-"""What the connection says of itself in the log: one line each, never a traceback."""
+"""What the connection says of itself: one line each in the log, three in an error."""
 
 from __future__ import annotations
 
@@ -10,10 +10,17 @@ import time
 
 from nats.errors import UnexpectedEOF
 
+from mega.errors import BrokerUnavailable
+from mega.options import BrokerUrl
+
 __all__ = ["Complaints", "explain", "is_refusal", "logger"]
 
 logger = logging.getLogger("mega.broker")
 
+HINTS = {
+    "nats": "Start `nats-server -js` there, or name another broker (--broker, MEGA_BROKER).",
+    "embedded": "See what the server wrote into server.log, in its data folder.",
+}
 REPEAT_AFTER = 30.0
 
 
@@ -49,7 +56,9 @@ class Complaints:
         self._down_since = 0.0
 
     def note(self, where: str, error: Exception) -> None:
-        """Log an error of the connection."""
+        """Log an error of the connection; its end is told by `went_down`."""
+        if isinstance(error, UnexpectedEOF | ConnectionResetError | BrokenPipeError):
+            return
         text = explain(error)
         if "permissions violation" in text.lower():
             self.last_refusal = text
@@ -69,6 +78,16 @@ class Complaints:
         self._said_at.clear()
         logger.log(
             self._level, "%s is back after %.1f s", where, time.monotonic() - self._down_since
+        )
+
+    def unavailable(self, url: BrokerUrl, cause: str) -> BrokerUnavailable:
+        """Return the error in three lines: which server, why, and what to start."""
+        if self.last_refusal:
+            cause = f"{cause} (the server said: {self.last_refusal})"
+        return BrokerUnavailable(
+            f"{url.text} can't be used.",
+            where=f"Cause: {cause}.",
+            hint=HINTS.get(url.kind, ""),
         )
 
     def _say(self, text: str) -> None:

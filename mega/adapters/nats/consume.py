@@ -53,7 +53,10 @@ class Consumption:
 
     async def serve(self, draining: anyio.Event) -> None:
         """Take and run until draining is set and the runs in hand have ended."""
-        slots = [asyncio.create_task(self._slot()) for _ in range(self._slots)]
+        # A run is cancelled by a scope: then it can tell that from a cancellation that its
+        # handler let out, and its own shielded cleanup holds.
+        scopes = [anyio.CancelScope() for _ in range(self._slots)]
+        slots = [asyncio.create_task(self._slot(scope)) for scope in scopes]
         keeper = asyncio.create_task(self._keep_pulling())
         drain = asyncio.create_task(draining.wait())
         try:
@@ -62,21 +65,24 @@ class Consumption:
             await finish([keeper, *slots])
         finally:
             with anyio.CancelScope(shield=True):
-                # Once only: a second cancel would break through a run's own shielded cleanup.
-                await cancel_and_wait([drain, *slots])
+                for scope in scopes:
+                    scope.cancel()
+                await asyncio.wait(slots)
+                await cancel_and_wait([drain])
                 await self._stop_taking(keeper)
 
-    async def _slot(self) -> None:
+    async def _slot(self, scope: anyio.CancelScope) -> None:
         ready, held, run = self._ready, self.held, self._run
-        while (delivery := await ready.take()) is not None:
-            try:
-                await run(delivery)
-            finally:
-                held.pop(delivery.place, None)
-            if self._is_draining:
-                return
-            if not self._is_ahead and self._window is not None:
-                await self._window.ask()
+        with scope:
+            while (delivery := await ready.take()) is not None:
+                try:
+                    await run(delivery)
+                finally:
+                    held.pop(delivery.place, None)
+                if self._is_draining:
+                    return
+                if not self._is_ahead and self._window is not None:
+                    await self._window.ask()
 
     async def _keep_pulling(self) -> None:
         must_provide = True

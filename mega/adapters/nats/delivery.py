@@ -11,9 +11,10 @@ from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.layout import dead_letter_subject
-from mega.adapters.nats.publisher import NoStream, Publisher
+from mega.adapters.nats.publisher import Publisher
 from mega.adapters.nats.replies import Lost
 from mega.adapters.nats.streams import Streams
+from mega.errors import UnknownSubject
 from mega.ports import Queue
 from mega.wire.message import SERVER_ID, Message
 
@@ -108,7 +109,7 @@ class NatsDelivery:
         await desk.streams.provide_dead_letters(desk.queue)
         try:
             await desk.publisher.store(subject, letter, headers)
-        except NoStream:  # someone deleted it since
+        except UnknownSubject:  # someone deleted it since
             desk.streams.forget_dead_letters(desk.queue)
             await desk.streams.provide_dead_letters(desk.queue)
             await desk.publisher.store(subject, letter, headers)

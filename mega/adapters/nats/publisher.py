@@ -12,14 +12,14 @@ from nats.aio.msg import Msg
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.layout import schedule_subject
 from mega.adapters.nats.replies import Lost, is_no_responders
-from mega.errors import BrokerUnavailable, PayloadTooLarge
+from mega.errors import PayloadTooLarge, UnknownSubject
 from mega.ports import Receipt
 from mega.wire.message import SERVER_ID, Message, pack, subject_token
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["EXPECTED_SEQUENCE", "NoStream", "Publisher", "WrongSequence"]
+__all__ = ["EXPECTED_SEQUENCE", "Publisher", "WrongSequence"]
 
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 SCHEDULE, SCHEDULE_TARGET = "Nats-Schedule", "Nats-Schedule-Target"
@@ -42,10 +42,6 @@ class PubAck(msgspec.Struct):
     seq: int = 0
     duplicate: bool = False
     error: PubError | None = None
-
-
-class NoStream(BrokerUnavailable):
-    """No stream takes the subject."""
 
 
 class WrongSequence(Exception):
@@ -120,10 +116,9 @@ class Publisher:
             reply = await self._ask_again(subject, body, headers)
             if not is_no_responders(reply):
                 return reply
-        raise NoStream(
-            f'no stream takes messages on "{subject}".',
-            where=f"Server: {self._client.where}.",
-            hint="A worker of the app creates it when it starts; is JetStream enabled (-js)?",
+        raise UnknownSubject(
+            f'nothing keeps jobs on "{subject}" at {self._client.where}.',
+            hint="A worker of the job's app creates its stream when it starts.",
         )
 
     def _check_size(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:

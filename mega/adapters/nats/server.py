@@ -91,6 +91,11 @@ class EmbeddedServer:
         self._closed = anyio.Event()
 
     @property
+    def folder(self) -> str:
+        """Where the data is, as a person in the working directory would name it."""
+        return os.path.relpath(self._files.home)
+
+    @property
     def owner(self) -> bool:
         """Whether this process holds the lock, and so runs the server."""
         return self._lock is not None

@@ -126,7 +126,7 @@ def test_one_file_under_two_names_is_refused_before_it_runs(tmp_path: Path) -> N
     file.write_text(SOURCE)
     first, second = load(file, "shop"), load(file, "project.shop")
     with pytest.raises(AppLoadedTwice, match=r"shop\.py was loaded twice") as refused:
-        second.app.check("asyncio")
+        second.app.check()
     assert "'shop'" in str(refused.value)
     assert "'project.shop'" in str(refused.value)
     assert "python -m shop" in refused.value.hint
@@ -138,15 +138,15 @@ def test_an_app_that_is_gone_is_no_second_one(tmp_path: Path) -> None:
     file.write_text(SOURCE)
     load(file, "shop")
     gc.collect()
-    load(file, "project.shop").app.check("asyncio")
+    load(file, "project.shop").app.check()
 
 
 def test_two_apps_of_one_file_with_names_of_their_own_are_fine(tmp_path: Path) -> None:
     file = tmp_path / "shop.py"
     file.write_text(SOURCE + 'other = App("mail", broker="memory:")\n')
     module = load(file, "shop")
-    module.app.check("asyncio")
-    module.other.check("asyncio")
+    module.app.check()
+    module.other.check()
 
 
 def test_the_main_file_can_be_imported_by_its_name(

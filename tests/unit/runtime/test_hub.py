@@ -190,12 +190,12 @@ LINES = [
     (
         JobRetried(job_id="7", subject="email.send", attempt=2, error=ERROR, delay=1.23456),
         logging.WARNING,
-        "job.retry email.send 7 attempt=2 delay=1.23: ValueError: no",
+        "job.retry email.send 7 attempt=2 delay=1.23 s: ValueError: no",
     ),
     (
         JobFailed(job_id="7", subject="email.send", attempt=4, error=ERROR),
         logging.ERROR,
-        "job.fail email.send 7 attempt=4 phase=run: ValueError: no",
+        "job.fail email.send 7 attempt=4 phase=retries: ValueError: no",
     ),
     (
         JobDeadLettered(job_id="7", subject="email.send", attempt=4, error=ERROR),
@@ -221,7 +221,7 @@ LINES = [
         ScheduleMisfired(name="nightly", due_at=TICK, missed_since=TICK, lateness=90.0),
         logging.WARNING,
         "schedule.misfire nightly due_at=2030-01-01T00:00:00+00:00 "
-        "missed_since=2030-01-01T00:00:00+00:00 lateness=90",
+        "missed_since=2030-01-01T00:00:00+00:00 lateness=90 s",
     ),
     (
         LockLost(name="nightly", due_at=None, by="host:2"),
@@ -260,4 +260,4 @@ def test_an_error_that_can_not_tell_its_text_is_described_all_the_same() -> None
             raise AttributeError("no response")
 
     line = describe(JobFailed(job_id="7", subject="email.send", error=Unprintable()))
-    assert line.startswith("job.fail email.send 7 attempt=1 phase=run: Unprintable: ")
+    assert line.startswith("job.fail email.send 7 attempt=1 phase=retries: Unprintable: ")
