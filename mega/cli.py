@@ -24,10 +24,11 @@ from typing_extensions import Unpack
 from mega.declare.registry import Registry
 from mega.errors import (
     BadOption,
+    JobError,
     PayloadInvalid,
     did_you_mean,
 )
-from mega.handles import EnqueueOptions
+from mega.handles import EnqueueOptions, Job
 from mega.ops.log import log_to_console
 from mega.ops.terminal import plain_errors, say
 from mega.options import Role, check_role, to_seconds
@@ -180,9 +181,19 @@ def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
             job = await app.enqueue(options.subject, payload, delay=options.delay)
             say(f"{job.subject} {job.id} is stored", sys.stdout)
             if options.wait:
-                say(json.dumps(await job.result(timeout=options.timeout), default=str), sys.stdout)
+                say(await _result(job, options.timeout), sys.stdout)
 
     anyio.run(enqueue, backend=defaults.backend)
+
+
+async def _result(job: Job[Any], timeout: float | None) -> str:
+    try:
+        return json.dumps(await job.result(timeout=timeout), default=str)
+    except TimeoutError:
+        raise JobError(
+            f"{job.subject} {job.id} has not ended within {timeout:g} s.",
+            hint="It is stored and will run; is a worker running?",
+        ) from None
 
 
 def _parse_payload(app: Served, subject: str, text: str) -> Any:
