@@ -23,6 +23,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 2.0
 LONGEST_TRY = 2.0
 PING_INTERVAL = 10
 CLOSE_WITHIN = 2.0
+CANCEL_AGAIN_AFTER = 0.1
 
 
 async def dial(
@@ -78,9 +79,8 @@ class Dialing:
             return False
         finally:
             self._is_done = True
-            connecting.cancel()
             with anyio.CancelScope(shield=True):
-                await asyncio.wait({connecting})
+                await cancel_until_done(connecting)
 
     async def _begin(self, options: dict[str, Any]) -> None:
         await self._nc.connect(
@@ -113,6 +113,13 @@ class Dialing:
             where=f"Cause: {self._cause}.",
             hint="Check user, password, token or creds of the broker URL.",
         )
+
+
+async def cancel_until_done(connecting: asyncio.Task[None]) -> None:
+    """Cancel again and again: before Python 3.12, `wait_for` in nats-py may swallow one."""
+    while not connecting.done():
+        connecting.cancel()
+        await asyncio.wait({connecting}, timeout=CANCEL_AGAIN_AFTER)
 
 
 def check_version(url: BrokerUrl, nc: NatsClient) -> None:

@@ -27,6 +27,7 @@ Read: TypeAlias = Callable[[], Awaitable[Stored]]
 TTL = "Nats-TTL"
 # A key that no job can have, because a `%` in an id is itself encoded.
 BARRIER = f"$KV.{STATE}.%barrier"
+SETTLED_AFTER = 1.0
 LOOKS_AFTER = (0, 0.01, 0.05, 0.25, 1.0)
 
 
@@ -54,9 +55,15 @@ class NatsState:
         follower = Follower(lambda: self._read(token))
         interest = await self._client.subscribe(f"$KV.{STATE}.{token}", follower.hear)
         self._client.on_up.append(follower.look)
+        # In a cluster another server may learn of our interest a moment later than ours.
+        second_look = asyncio.get_running_loop().call_later(SETTLED_AFTER, follower.look)
         try:
+            # A write that came right before our interest is not heard, and may not be stored
+            # yet either: it is, once something of ours behind it is.
+            self._has_written = True
             yield follower.records(await self._read_own_writes(token))
         finally:
+            second_look.cancel()
             self._client.on_up.remove(follower.look)
             await interest.stop()
 

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from mega.adapters.memory import DUPLICATE_WINDOW, MemoryBroker
 from mega.adapters.memory_stores import MemoryState
-from mega.errors import BrokerUnavailable
+from mega.errors import BrokerUnavailable, UnknownSubject
 from mega.options import JobOptions
 from mega.ports import Broker, Delivery, Queue
 from mega.testing import VirtualClock
@@ -103,7 +103,7 @@ async def test_what_it_stores_can_not_be_changed_from_outside() -> None:
 
 async def test_a_subject_that_nobody_provided_keeps_nothing() -> None:
     async with MemoryBroker(VirtualClock()) as broker:
-        with pytest.raises(BrokerUnavailable, match=r'jobs for "email\.send"'):
+        with pytest.raises(UnknownSubject, match=r'jobs for "email\.send"'):
             await broker.publish(job())
 
 

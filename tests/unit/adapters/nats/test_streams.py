@@ -1,0 +1,146 @@
+"""Streams and consumers: created if absent, compared, never altered."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from mega.adapters.nats import layout
+from mega.adapters.nats.broker import NatsBroker
+from mega.adapters.nats.client import ApiError, Client
+from mega.adapters.nats.streams import Streams
+from mega.errors import BrokerUnavailable, StreamMismatch
+from mega.options import JobOptions
+from mega.ports import Queue
+from tests.nats_server import NatsServer
+
+QUEUE = Queue("email.send", JobOptions(concurrency=2))
+STREAM = "MEGA_JOBS_email_send"
+CONSUMER = f"{STREAM}.workers"
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def config(client: Client, what: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await client.api(what))["config"]
+    return found
+
+
+async def test_the_job_stream_is_what_section_6_says(broker: NatsBroker, client: Client) -> None:
+    await broker.provide(QUEUE)
+
+    found = await config(client, f"STREAM.INFO.{STREAM}")
+    assert ["email.send", "mega.sched.email_send.*"] == found["subjects"]
+    assert ("workqueue", "file", "old") == (found["retention"], found["storage"], found["discard"])
+    assert 120_000_000_000 == found["duplicate_window"]
+    assert found["allow_msg_schedules"]
+    assert found["allow_msg_ttl"]
+    assert found["allow_atomic"]
+
+
+async def test_the_consumer_caps_what_is_in_hand(broker: NatsBroker, client: Client) -> None:
+    await broker.provide(QUEUE)
+
+    found = await config(client, f"CONSUMER.INFO.{CONSUMER}")
+    assert (2, 1_000_000_000) == (found["max_ack_pending"], found["ack_wait"])
+    assert ("email.send", "explicit") == (found["filter_subject"], found["ack_policy"])
+    assert -1 == found["max_deliver"]
+
+
+async def test_providing_again_says_nothing(
+    broker: NatsBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.provide(QUEUE)
+    await broker.provide(QUEUE)
+
+    assert [] == warnings(caplog)
+
+
+async def test_drift_is_one_warning_and_the_stream_stays_as_it_is(
+    server: NatsServer, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = layout.job_stream(QUEUE, server.url()) | {"max_msgs": 50}
+    await client.api(f"STREAM.CREATE.{STREAM}", theirs)
+
+    async with NatsBroker(server.url(), name="test") as broker:
+        await broker.provide(QUEUE)
+        await broker.provide(QUEUE)
+
+    expected = f"stream {STREAM}: max_msgs is 50, wanted -1; left as it is"
+    assert [expected] == warnings(caplog)
+    assert 50 == (await config(client, f"STREAM.INFO.{STREAM}"))["max_msgs"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"retention": "limits"}, {"allow_msg_schedules": False}, {"subjects": ["email.send"]}],
+)
+async def test_a_stream_that_would_lose_jobs_is_refused(
+    broker: NatsBroker, server: NatsServer, client: Client, change: dict[str, Any]
+) -> None:
+    await client.api(f"STREAM.CREATE.{STREAM}", layout.job_stream(QUEUE, server.url()) | change)
+
+    with pytest.raises(StreamMismatch, match=next(iter(change))):
+        await broker.provide(QUEUE)
+
+
+async def test_a_subject_that_another_stream_takes_is_refused(
+    broker: NatsBroker, client: Client
+) -> None:
+    await client.api("STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["email.>"]})
+
+    with pytest.raises(StreamMismatch, match="overlap"):
+        await broker.provide(QUEUE)
+
+
+async def test_a_new_release_sets_the_limits_that_it_declares(
+    broker: NatsBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    await broker.provide(QUEUE)
+    await broker.provide(Queue(QUEUE.subject, JobOptions(concurrency=4)))
+
+    assert 4 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["max_ack_pending"]
+    assert [f"consumer {CONSUMER}: max_ack_pending is now 4, it was 2"] == warnings(caplog)
+
+
+async def test_an_old_release_that_looks_again_does_not_set_them_back(
+    broker: NatsBroker, client: Client, server: NatsServer
+) -> None:
+    await broker.provide(Queue(QUEUE.subject, JobOptions(concurrency=4)))
+
+    allowed = await Streams(client, is_provisioning=True).provide(QUEUE, is_tuning=False)
+
+    assert 4 == allowed
+    assert 4 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["max_ack_pending"]
+
+
+async def test_without_provisioning_nothing_is_created(server: NatsServer, client: Client) -> None:
+    async with NatsBroker(server.url(), name="test", is_provisioning=False) as broker:
+        with pytest.raises(BrokerUnavailable, match=f"stream {STREAM} doesn't exist"):
+            await broker.provide(QUEUE)
+
+    assert 0 == (await client.api("INFO"))["streams"]
+
+
+async def test_dead_letters_get_their_stream_when_one_is_needed(
+    server: NatsServer, client: Client
+) -> None:
+    streams = Streams(client, is_provisioning=True)
+    await streams.provide(QUEUE)
+    with pytest.raises(ApiError):
+        await client.api(f"STREAM.INFO.{STREAM}_DLQ")
+
+    await streams.provide_dead_letters(QUEUE)
+
+    found = await config(client, f"STREAM.INFO.{STREAM}_DLQ")
+    assert ["email.send.dlq"] == found["subjects"]
+    assert 7 * 24 * 3600 == found["max_age"] // 1_000_000_000
