@@ -77,7 +77,7 @@ def mypy_errors() -> Errors:
 @cache
 def pyright_errors() -> Errors:
     report = json.loads(run(*PYRIGHT, "--project", str(FOLDER)))
-    assert report["summary"]["filesAnalyzed"] == 2
+    assert 2 == report["summary"]["filesAnalyzed"]
     return frozenset(
         (Path(found["file"]), found["range"]["start"]["line"] + 1, found["message"])
         for found in report["generalDiagnostics"]

@@ -41,7 +41,7 @@ async def test_a_job_arrives_as_it_was_sent(bench: Bench) -> None:
     [delivery] = worker.deliveries
     assert sent == message_of(delivery)
     assert queue.subject == delivery.subject
-    assert delivery.starts == 1
+    assert 1 == delivery.starts
 
 
 async def test_the_broker_says_when_it_stored_a_job(bench: Bench) -> None:
@@ -88,8 +88,8 @@ async def test_one_id_is_stored_once(bench: Bench) -> None:
         await broker.publish(job(queue, b"other", id="invoice-2"))
         async with consuming(broker, queue, worker):
             await until(lambda: b"other" in worker.bodies, what="the other job")
-    assert [first.duplicate, second.duplicate] == [False, True]
-    assert worker.bodies == [b"first", b"other"]
+    assert [False, True] == [first.duplicate, second.duplicate]
+    assert [b"first", b"other"] == worker.bodies
 
 
 async def test_an_id_is_a_duplicate_also_after_its_job_was_done(bench: Bench) -> None:
@@ -113,7 +113,7 @@ async def test_a_message_without_headers_is_a_job(bench: Bench) -> None:
         async with consuming(broker, queue, worker):
             await until(lambda: worker.bodies == [b"1", b"2"], what="both deliveries")
     one, two = map(message_of, worker.deliveries)
-    assert (one.attempt, one.headers) == (1, {})
+    assert (1, {}) == (one.attempt, one.headers)
     assert one.id != two.id
 
 
@@ -202,7 +202,7 @@ async def test_a_delayed_job_waits_until_it_is_due(bench: Bench) -> None:
             await bench.pass_time(1)
             await until(lambda: worker.bodies == [b"now", b"later"], what="the delayed job")
     assert due_at <= started_at[1]
-    assert message_of(worker.deliveries[1]).id == "report"
+    assert "report" == message_of(worker.deliveries[1]).id
 
 
 async def test_a_delayed_job_is_stored_once(bench: Bench) -> None:
@@ -216,7 +216,7 @@ async def test_a_delayed_job_is_stored_once(bench: Bench) -> None:
             await bench.pass_time(0.5)
             await until(lambda: worker.deliveries, what="the delayed job")
     assert again.duplicate
-    assert len(worker.deliveries) == 1
+    assert 1 == len(worker.deliveries)
 
 
 async def test_a_due_time_in_the_past_means_now(bench: Bench) -> None:

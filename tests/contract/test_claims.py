@@ -164,7 +164,7 @@ async def test_extend_keeps_the_lease(bench: Bench, key: str) -> None:
         claim = await won(broker.claims, key, NOON, "a")
         for _ in range(3):
             await bench.pass_time(0.5)
-            assert await broker.claims.extend(claim) == "held"
+            assert "held" == await broker.claims.extend(claim)
         skip = await broker.claims.claim(key, tick=NOON + MINUTE, owner="b", lease=LEASE)
     assert Skip("running", by="a") == skip
 
@@ -173,7 +173,7 @@ async def test_a_late_extend_holds_when_nobody_came(bench: Bench, key: str) -> N
     async with bench.broker() as broker:
         claim = await won(broker.claims, key, NOON, "a")
         await bench.pass_time(LEASE + 0.2)
-        assert await broker.claims.extend(claim) == "held"
+        assert "held" == await broker.claims.extend(claim)
         skip = await broker.claims.claim(key, tick=NOON + MINUTE, owner="b", lease=LEASE)
     assert Skip("running", by="a") == skip
 
@@ -183,9 +183,9 @@ async def test_a_holder_that_was_overtaken_is_told(bench: Bench, key: str) -> No
         overtaken = await won(broker.claims, key, NOON, "a")
         await bench.pass_time(LEASE + 0.2)
         claim = await won(broker.claims, key, NOON + MINUTE, "b")
-        assert await broker.claims.extend(overtaken) == "lost"
+        assert "lost" == await broker.claims.extend(overtaken)
         await broker.claims.release(overtaken)
-        assert await broker.claims.extend(claim) == "held"
+        assert "held" == await broker.claims.extend(claim)
 
 
 async def test_the_fence_grows(bench: Bench, key: str) -> None:

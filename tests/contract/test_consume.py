@@ -47,7 +47,7 @@ async def test_concurrency_holds_for_all_consumers_together(bench: Bench) -> Non
             await bench.pass_time(0.3)
             busy.let_go()
             await until(lambda: busy.ended == 12, what="all jobs")
-    assert busy.most == 3
+    assert 3 == busy.most
 
 
 async def test_consumers_share_the_work(bench: Bench) -> None:
@@ -76,10 +76,10 @@ async def test_draining_ends_the_runs_in_hand_and_takes_nothing_new(bench: Bench
             assert not call.returned.is_set()
             busy.let_go()
             await call.returned.wait()
-        assert (busy.started, busy.ended) == (2, 2)
+        assert (2, 2) == (busy.started, busy.ended)
         async with consuming(broker, queue, heir):
             await until(lambda: len(heir.deliveries) == 4, what="the jobs that were not begun")
-    assert heir.starts == [1, 1, 1, 1]
+    assert [1, 1, 1, 1] == heir.starts
 
 
 async def test_a_consumer_that_drains_leaves_its_place_to_another(bench: Bench) -> None:
@@ -95,7 +95,7 @@ async def test_a_consumer_that_drains_leaves_its_place_to_another(bench: Bench) 
                 await bench.pass_time(0.1)
                 leaving.let_go()
                 await until(lambda: heir.bodies == [b"2"], what="the next job at the other")
-    assert (leaving.started, leaving.ended) == (1, 1)
+    assert (1, 1) == (leaving.started, leaving.ended)
 
 
 async def test_draining_an_idle_consumer_returns(bench: Bench) -> None:
@@ -108,7 +108,7 @@ async def test_draining_an_idle_consumer_returns(bench: Bench) -> None:
             await call.drain()
             await broker.publish(job(queue))
             await bench.pass_time(0.3)
-    assert len(worker.deliveries) == 1
+    assert 1 == len(worker.deliveries)
 
 
 async def test_cancelling_consume_cancels_its_runs(bench: Bench) -> None:
@@ -120,7 +120,7 @@ async def test_cancelling_consume_cancels_its_runs(bench: Bench) -> None:
         async with consuming(broker, queue, busy) as call:
             await until(lambda: busy.running == 3, what="three runs")
             await call.cancel()
-            assert (busy.running, busy.cancelled) == (0, 3)
+            assert (0, 3) == (busy.running, busy.cancelled)
 
 
 async def test_another_consumer_takes_over_from_one_that_is_gone(bench: Bench) -> None:
@@ -157,7 +157,7 @@ async def test_a_cancelled_run_may_still_give_its_job_back(bench: Bench) -> None
         async with consuming(broker, queue, heir):
             await until(lambda: heir.bodies == [b"1"], what="the job that was given back")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
-    assert heir.starts == [1]
+    assert [1] == heir.starts
 
 
 async def test_a_flood_on_one_subject_does_not_stop_another(bench: Bench) -> None:
@@ -172,7 +172,7 @@ async def test_a_flood_on_one_subject_does_not_stop_another(bench: Bench) -> Non
             await until(lambda: busy.running == 2, what="the flood")
             await broker.publish(job(quiet, b"1"))
             await until(lambda: worker.bodies == [b"1"], what="the quiet subject's job")
-            assert busy.started == 2
+            assert 2 == busy.started
             busy.let_go()
             await until(lambda: busy.ended == 200, what="the end of the flood")
 
@@ -188,4 +188,4 @@ async def test_a_thousand_jobs_run_exactly_once_each(bench: Bench) -> None:
             await until(lambda: len(worker.deliveries) >= 1000, what="1,000 jobs")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
     assert bodies == set(worker.bodies)
-    assert len(worker.bodies) == 1000
+    assert 1000 == len(worker.bodies)

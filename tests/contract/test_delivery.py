@@ -28,7 +28,7 @@ async def test_an_acknowledged_job_is_gone(bench: Bench) -> None:
             await until(lambda: worker.deliveries, what="the delivery")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
             await bench.pass_time(2 * ACK_WAIT)
-    assert len(worker.deliveries) == 1
+    assert 1 == len(worker.deliveries)
 
 
 async def test_a_retry_comes_after_its_delay_as_the_next_attempt(bench: Bench) -> None:
@@ -52,8 +52,8 @@ async def test_a_retry_comes_after_its_delay_as_the_next_attempt(bench: Bench) -
             await until(lambda: len(worker.deliveries) == 2, what="the second attempt")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
     second = message_of(worker.deliveries[1])
-    assert (second.id, second.attempt, second.body) == ("report", 2, b"again")
-    assert worker.starts == [1, 1]
+    assert ("report", 2, b"again") == (second.id, second.attempt, second.body)
+    assert [1, 1] == worker.starts
     assert started_at[0] + timedelta(seconds=1) <= started_at[1]
 
 
@@ -97,7 +97,7 @@ async def test_a_retry_is_stored_once_however_often_it_is_asked_for(bench: Bench
             await until(lambda: len(worker.deliveries) == 2, what="the second attempt")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
             await bench.pass_time(ACK_WAIT)
-    assert len(worker.deliveries) == 2
+    assert 2 == len(worker.deliveries)
 
 
 async def test_one_attempt_can_be_put_off_again_and_again(bench: Bench) -> None:
@@ -119,7 +119,7 @@ async def test_one_attempt_can_be_put_off_again_and_again(bench: Bench) -> None:
             await until(lambda: len(worker.deliveries) == 2, what="the second run")
             await bench.pass_time(0.3)
             await until(lambda: len(worker.deliveries) == 3, what="the third run")
-    assert [message_of(delivery).attempt for delivery in worker.deliveries] == [1, 1, 1]
+    assert [1, 1, 1] == [message_of(delivery).attempt for delivery in worker.deliveries]
 
 
 async def test_a_job_that_is_given_back_comes_at_once_as_the_same_attempt(bench: Bench) -> None:
@@ -140,7 +140,7 @@ async def test_a_job_that_is_given_back_comes_at_once_as_the_same_attempt(bench:
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
     messages = list(map(message_of, worker.deliveries))
     assert [(message.id, message.attempt) for message in messages] == [("report", 2)] * 3
-    assert worker.starts == [1, 1, 1]
+    assert [1, 1, 1] == worker.starts
 
 
 async def test_a_dead_letter_takes_the_place_of_its_job(bench: Bench) -> None:
@@ -152,7 +152,7 @@ async def test_a_dead_letter_takes_the_place_of_its_job(bench: Bench) -> None:
         async with consuming(broker, queue, worker):
             await until(lambda: worker.deliveries, what="the delivery")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
-        assert await bench.dead_letters(broker, queue.subject) == [b'{"why": "no"}']
+        assert [b'{"why": "no"}'] == await bench.dead_letters(broker, queue.subject)
 
 
 async def test_a_run_that_was_cancelled_starts_again(bench: Bench) -> None:
@@ -166,8 +166,8 @@ async def test_a_run_that_was_cancelled_starts_again(bench: Bench) -> None:
         async with consuming(broker, queue, worker):
             await bench.pass_time(ACK_WAIT)
             await until(lambda: worker.deliveries, what="the second run")
-    assert worker.starts == [2]
-    assert message_of(worker.deliveries[0]).id == "report"
+    assert [2] == worker.starts
+    assert "report" == message_of(worker.deliveries[0]).id
 
 
 async def test_a_run_that_gives_no_answer_starts_again(bench: Bench) -> None:
@@ -186,7 +186,7 @@ async def test_a_run_that_gives_no_answer_starts_again(bench: Bench) -> None:
             await bench.pass_time(ACK_WAIT)
             await until(lambda: len(worker.deliveries) == 2, what="the second run")
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
-    assert worker.starts == [1, 2]
+    assert [1, 2] == worker.starts
 
 
 async def test_a_long_run_is_not_started_again(bench: Bench) -> None:
@@ -199,4 +199,4 @@ async def test_a_long_run_is_not_started_again(bench: Bench) -> None:
             await bench.pass_time(3 * ACK_WAIT)
             busy.let_go()
             await eventually(lambda: bench.kept(broker, queue.subject), 0)
-    assert busy.started == 1
+    assert 1 == busy.started

@@ -84,8 +84,8 @@ async def test_create_does_not_replace_a_record(bench: Bench) -> None:
         await eventually(lambda: state_of(other.state, job_id), "running")
         await other.state.create(record(job_id, "waiting"), ttl=TTL)
         await bench.pass_time(0.1)
-        assert await state_of(other.state, job_id) == "running"
-        assert await state_of(broker.state, job_id) == "running"
+        assert "running" == await state_of(other.state, job_id)
+        assert "running" == await state_of(broker.state, job_id)
 
 
 async def test_write_replaces_a_record(bench: Bench) -> None:
@@ -94,7 +94,7 @@ async def test_write_replaces_a_record(bench: Bench) -> None:
         await broker.state.create(record(job_id, "waiting"), ttl=TTL)
         await broker.state.write(record(job_id, "running"), ttl=TTL)
         await broker.state.write(record(job_id, "done"), ttl=TTL)
-        assert await state_of(broker.state, job_id) == "done"
+        assert "done" == await state_of(broker.state, job_id)
 
 
 async def test_a_record_goes_when_its_time_is_over(bench: Bench) -> None:
@@ -104,7 +104,7 @@ async def test_a_record_goes_when_its_time_is_over(bench: Bench) -> None:
         await broker.state.write(record(long, "done"), ttl=TTL)
         await bench.pass_time(1)
         await eventually(lambda: state_of(broker.state, short), None)
-        assert await state_of(broker.state, long) == "done"
+        assert "done" == await state_of(broker.state, long)
 
 
 async def test_a_later_write_sets_the_time_anew(bench: Bench) -> None:
@@ -113,7 +113,7 @@ async def test_a_later_write_sets_the_time_anew(bench: Bench) -> None:
         await broker.state.write(record(job_id, "running"), ttl=1)
         await broker.state.write(record(job_id, "done"), ttl=TTL)
         await bench.pass_time(2)
-        assert await state_of(broker.state, job_id) == "done"
+        assert "done" == await state_of(broker.state, job_id)
 
 
 async def test_an_expired_record_can_be_created_again(bench: Bench) -> None:
@@ -152,9 +152,9 @@ async def test_follow_waits_for_each_record(bench: Bench) -> None:
     job_id = new_id()
     async with bench.broker() as broker, broker.state.follow(job_id) as records:
         await broker.state.write(record(job_id, "waiting"), ttl=TTL)
-        assert (await anext(records)).state == "waiting"
+        assert "waiting" == (await anext(records)).state
         await broker.state.write(record(job_id, "running"), ttl=TTL)
-        assert (await anext(records)).state == "running"
+        assert "running" == (await anext(records)).state
         with anyio.move_on_after(0.1) as quiet:
             await anext(records)
         assert quiet.cancelled_caught

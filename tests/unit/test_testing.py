@@ -18,7 +18,7 @@ SPRING = datetime(2026, 3, 29, tzinfo=UTC)
 def test_it_is_a_clock_that_starts_where_it_is_told() -> None:
     clock: Clock = VirtualClock(SPRING)
     assert clock.now() == SPRING
-    assert clock.monotonic() == 0
+    assert 0 == clock.monotonic()
 
 
 def test_its_instants_are_in_utc() -> None:
@@ -45,7 +45,7 @@ async def test_advance_moves_both_times() -> None:
     await clock.advance(90)
     await clock.advance(0.5)
     assert SPRING + timedelta(seconds=90.5) == clock.now()
-    assert clock.monotonic() == 90.5
+    assert 90.5 == clock.monotonic()
 
 
 async def test_time_does_not_go_back() -> None:
@@ -64,9 +64,9 @@ async def test_sleepers_wake_in_the_order_of_their_times() -> None:
         for seconds in (3, 1, 4, 1.5, 9):
             tasks.start_soon(sleeper, seconds)
         await clock.advance(4)
-        assert woken == [(1, 1), (1.5, 1.5), (3, 3), (4, 4)]
+        assert [(1, 1), (1.5, 1.5), (3, 3), (4, 4)] == woken
         await clock.advance(5)
-    assert woken[-1] == (9, 9)
+    assert (9, 9) == woken[-1]
 
 
 async def test_a_sleeper_that_sleeps_on_is_woken_in_the_same_advance() -> None:
@@ -81,7 +81,7 @@ async def test_a_sleeper_that_sleeps_on_is_woken_in_the_same_advance() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
         await clock.advance(3600)
-    assert ticks == [60, 120, 180]
+    assert [60, 120, 180] == ticks
 
 
 @pytest.mark.parametrize("links", [1, 5, 100])
@@ -106,7 +106,7 @@ async def test_what_a_sleeper_sets_off_ends_before_time_goes_on(links: int) -> N
         await clock.advance(1)
         chain[0].set()
         await clock.advance(3)
-    assert ended_at == [1]
+    assert [1] == ended_at
 
 
 async def test_a_task_that_was_just_started_is_asleep_before_time_moves() -> None:
@@ -128,8 +128,8 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
         await clock.advance(0.5)
         tasks.cancel_scope.cancel()
     await clock.advance(10)
-    assert woken == []
-    assert clock._sleepers == []
+    assert [] == woken
+    assert [] == clock._sleepers
 
 
 @pytest.mark.parametrize("seconds", [0, -1])
@@ -144,7 +144,7 @@ async def test_a_step_moves_the_wall_clock_alone() -> None:
         await clock.advance(1)
         clock.step(-3600)
         assert SPRING + timedelta(seconds=1 - 3600) == clock.now()
-        assert clock.monotonic() == 1
+        assert 1 == clock.monotonic()
         await clock.advance(59)
 
 

@@ -47,15 +47,15 @@ async def test_it_counts_what_it_has() -> None:
         for _ in range(3):
             await broker.publish(job())
         await broker.publish(job(), due_at=clock.now() + timedelta(seconds=30))
-        assert counts(broker) == (3, 1, 0)
+        assert (3, 1, 0) == counts(broker)
         draining = anyio.Event()
         tasks.start_soon(lambda: broker.consume(QUEUE, run, draining=draining))
         await started.wait()
-        assert counts(broker) == (1, 1, 2)
+        assert (1, 1, 2) == counts(broker)
         await clock.advance(10)
-        assert counts(broker) == (0, 1, 0)
+        assert (0, 1, 0) == counts(broker)
         await clock.advance(25)
-        assert counts(broker) == (0, 0, 0)
+        assert (0, 0, 0) == counts(broker)
         draining.set()
 
 
@@ -76,9 +76,9 @@ async def test_a_delay_of_a_month_is_a_matter_of_the_clock() -> None:
         await broker.provide(QUEUE)
         await broker.publish(job(), due_at=clock.now() + month)
         await clock.advance(month.total_seconds() - 1)
-        assert counts(broker) == (0, 1, 0)
+        assert (0, 1, 0) == counts(broker)
         await clock.advance(1)
-        assert counts(broker) == (1, 0, 0)
+        assert (1, 0, 0) == counts(broker)
 
 
 async def test_what_it_stores_can_not_be_changed_from_outside() -> None:
@@ -98,7 +98,7 @@ async def test_what_it_stores_can_not_be_changed_from_outside() -> None:
         body[:] = b"2"
         headers["trace"] = "b"
         await broker.consume(QUEUE, run, draining=draining)
-    assert seen == [(b"1", "a")]
+    assert [(b"1", "a")] == seen
 
 
 async def test_a_subject_that_nobody_provided_keeps_nothing() -> None:
@@ -172,7 +172,7 @@ async def test_what_comes_back_goes_before_what_waits() -> None:
         await broker.publish(job(body=b"1"))
         await broker.publish(job(body=b"2"))
         await broker.consume(queue, run, draining=draining)
-    assert bodies == [b"1", b"1", b"2"]
+    assert [b"1", b"1", b"2"] == bodies
 
 
 async def test_expired_records_take_no_memory() -> None:
@@ -181,5 +181,5 @@ async def test_expired_records_take_no_memory() -> None:
     for number in range(100):
         await state.write(JobRecord(id=str(number), subject="s", state="done"), ttl=10)
         await clock.advance(1)
-    assert len(state._kept) == 10
-    assert len(state._ends) == 10
+    assert 10 == len(state._kept)
+    assert 10 == len(state._ends)

@@ -77,7 +77,7 @@ class Member:
             text=True,
             start_new_session=True,
         )
-        assert self.hears() == "here"
+        assert "here" == self.hears()
 
     def begin(self) -> None:
         assert self.process.stdin is not None
@@ -248,12 +248,12 @@ async def test_a_server_starts_and_stops(home: Path, server: EmbeddedServer) -> 
     assert address == server.address
     assert f"nats://127.0.0.1:{address.port}" == address.url
     assert server.owner
-    assert len(servers(home)) == 1
+    assert 1 == len(servers(home))
 
     await server.close()
 
     assert not server.owner
-    assert servers(home) == []
+    assert [] == servers(home)
     await until(nothing_runs(home), what="the watchdog is gone")
     assert lock_is_free(home)
 
@@ -269,20 +269,20 @@ async def test_only_the_token_lets_a_client_in(server: EmbeddedServer) -> None:
     address = await server.start()
     greeting = json.dumps({"auth_token": address.token, "verbose": False})
 
-    assert await say(address.port, "CONNECT {}\r\nPING\r\n") == "-ERR 'Authorization Violation'"
-    assert await say(address.port, f"CONNECT {greeting}\r\nPING\r\n") == "PONG"
+    assert "-ERR 'Authorization Violation'" == await say(address.port, "CONNECT {}\r\nPING\r\n")
+    assert "PONG" == await say(address.port, f"CONNECT {greeting}\r\nPING\r\n")
 
 
 async def test_the_token_stays_private(home: Path, server: EmbeddedServer) -> None:
     address = await server.start()
 
-    assert mode(home / "nats/address.json") == 0o600
-    assert mode(home / "nats/server.conf") == 0o600
-    assert mode(home / "nats") == 0o700
+    assert 0o600 == mode(home / "nats/address.json")
+    assert 0o600 == mode(home / "nats/server.conf")
+    assert 0o700 == mode(home / "nats")
     assert address.token not in repr(address)
     for pid in processes(home):
         assert address.token not in " ".join(command_line(str(pid)))
-    assert (home / ".gitignore").read_text() == "*\n"
+    assert "*\n" == (home / ".gitignore").read_text()
 
 
 async def test_the_server_holds_the_lock_of_the_store_only(
@@ -321,7 +321,7 @@ async def test_a_second_server_joins(home: Path, server: EmbeddedServer) -> None
 
     await other.close()
 
-    assert len(servers(home)) == 1
+    assert 1 == len(servers(home))
     assert listens(address.port)
 
 
@@ -331,9 +331,9 @@ def test_a_second_process_joins(home: Path, member: Callable[..., Member]) -> No
 
     assert is_owner
     assert (False, port) == second.joins()
-    assert second.leave() == 0
-    assert len(servers(home)) == 1
-    assert first.leave() == 0
+    assert 0 == second.leave()
+    assert 1 == len(servers(home))
+    assert 0 == first.leave()
 
 
 @pytest.mark.parametrize("start", range(5))
@@ -345,9 +345,9 @@ def test_processes_that_start_together_share_one_server(
         one.begin()
     reports = [one.reports() for one in members]
 
-    assert [is_owner for is_owner, _ in reports].count(True) == 1
-    assert len({port for _, port in reports}) == 1
-    assert len(servers(home)) == 1
+    assert 1 == [is_owner for is_owner, _ in reports].count(True)
+    assert 1 == len({port for _, port in reports})
+    assert 1 == len(servers(home))
 
 
 def test_nothing_is_left_when_the_owner_is_killed(
@@ -374,7 +374,7 @@ def test_a_server_that_hangs_does_not_outlive_its_owner(
     until_sync(another_server(home, hanging), what="the joiner runs a server")
 
     assert port == recorded(home)["port"]
-    assert len(servers(home)) == 1
+    assert 1 == len(servers(home))
 
 
 def test_children_of_the_owner_keep_neither_server_nor_lock(
@@ -399,10 +399,10 @@ async def test_a_killed_owner_is_replaced(home: Path, member: Callable[..., Memb
     owner.kill()
     await until(lambda: client.stats["reconnects"] == 1, what="the client is connected again")
 
-    assert await stored_messages(client) == 100
+    assert 100 == await stored_messages(client)
     assert port == recorded(home)["port"]
     assert str(joiner.process.pid) == watchdog.lock_holder(home / "nats/lock")
-    assert len(servers(home)) == 1
+    assert 1 == len(servers(home))
     await client.close()
 
 
@@ -414,10 +414,10 @@ async def test_an_owner_that_leaves_is_replaced(home: Path, member: Callable[...
     client = await connect(ServerAddress("127.0.0.1", port, recorded(home)["token"]))
     await store_messages(client, 100)
 
-    assert owner.leave() == 0
+    assert 0 == owner.leave()
     await until(lambda: client.stats["reconnects"] == 1, what="the client is connected again")
 
-    assert await stored_messages(client) == 100
+    assert 100 == await stored_messages(client)
     await client.close()
 
 
@@ -432,7 +432,7 @@ async def test_a_killed_server_comes_back_on_its_port(home: Path, server: Embedd
 
             assert listens(address.port)
             assert address == server.address
-            assert len(servers(home)) == 1
+            assert 1 == len(servers(home))
         await server.close()
 
 
@@ -445,7 +445,7 @@ async def test_a_killed_server_keeps_its_messages(home: Path, server: EmbeddedSe
         os.kill(servers(home)[0], signal.SIGKILL)
         await until(lambda: client.stats["reconnects"] == 1, what="the client is connected again")
 
-        assert await stored_messages(client) == 100
+        assert 100 == await stored_messages(client)
         await client.close()
         await server.close()
 
@@ -463,11 +463,11 @@ def test_an_interrupt_reaches_the_owner_only(home: Path, member: Callable[..., M
 
     os.killpg(owner.process.pid, signal.SIGINT)
 
-    assert owner.hears() == "interrupted"
-    assert len(servers(home)) == 1
+    assert "interrupted" == owner.hears()
+    assert 1 == len(servers(home))
     assert listens(port)
-    assert owner.leave() == 0
-    assert servers(home) == []
+    assert 0 == owner.leave()
+    assert [] == servers(home)
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ async def test_a_server_that_does_not_listen_is_stopped_by_force(
 
     await server.close()
 
-    assert servers(home) == []
+    assert [] == servers(home)
 
 
 async def test_a_long_log_is_put_aside(
@@ -657,5 +657,5 @@ async def test_never_two_servers_on_one_store(
     assert lock is not None
 
     assert "the previous NATS server still uses" in await refusal(server)
-    assert servers(home) == []
+    assert [] == servers(home)
     watchdog.unlock(lock)

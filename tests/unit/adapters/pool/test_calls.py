@@ -24,13 +24,13 @@ Events = list[tuple[str, dict[str, Any]]]
 
 async def test_call_returns_what_the_task_returns(new_pool: NewPool) -> None:
     async with new_pool() as pool:
-        assert await call(pool, "add", 1, second=2) == 3
+        assert 3 == await call(pool, "add", 1, second=2)
         assert await call(pool, "process") != os.getpid()
 
 
 async def test_the_function_of_a_handle_is_called(new_pool: NewPool) -> None:
     async with new_pool("handled") as pool:
-        assert await call(pool, "handled", 1, second=2) == 3
+        assert 3 == await call(pool, "handled", 1, second=2)
 
 
 async def test_workers_start_lazily_and_are_used_again(new_pool: NewPool) -> None:
@@ -104,7 +104,7 @@ async def test_an_argument_that_only_pickles_is_refused_by_the_worker(new_pool: 
     async with new_pool() as pool:
         with pytest.raises(CpuArgumentError, match="rebuilt in the worker process: ValueError: no"):
             await call(pool, "same", PicklesOnly())
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_a_result_that_cannot_travel_names_its_type(new_pool: NewPool) -> None:
@@ -113,7 +113,7 @@ async def test_a_result_that_cannot_travel_names_its_type(new_pool: NewPool) -> 
             CpuResultError, match=r"can't be sent back: _thread\.lock: cannot pickle"
         ):
             await call(pool, "return_lock")
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_a_result_above_the_limit_is_refused(
@@ -123,7 +123,7 @@ async def test_a_result_above_the_limit_is_refused(
     async with new_pool() as pool:
         with pytest.raises(CpuResultError, match="bytes, the limit is 1000"):
             await call(pool, "ones", 2000)
-        assert await call(pool, "ones", 3) == b"\x01\x01\x01"
+        assert b"\x01\x01\x01" == await call(pool, "ones", 3)
 
 
 async def test_a_task_may_write_to_stdout(
@@ -131,8 +131,8 @@ async def test_a_task_may_write_to_stdout(
 ) -> None:
     async with new_pool() as pool:
         await call(pool, "write_to_stdout", "hello")
-        assert await call(pool, "add", 1) == 1
-    assert capfd.readouterr().out.count("hello") == 3
+        assert 1 == await call(pool, "add", 1)
+    assert 3 == capfd.readouterr().out.count("hello")
 
 
 async def test_max_queue(new_pool: NewPool, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_a_cancelled_call_leaves_the_queue(new_pool: NewPool, tmp_path: Pa
 async def test_recycle_after(new_pool: NewPool) -> None:
     async with new_pool(size=1, recycle_after=2) as pool:
         pids = [await call(pool, "process") for _ in range(4)]
-        assert [pids[0] == pids[1], pids[1] == pids[2], pids[2] == pids[3]] == [True, False, True]
+        assert [True, False, True] == [pids[0] == pids[1], pids[1] == pids[2], pids[2] == pids[3]]
         await until(lambda: not is_alive(pids[0]), what="the recycled process leaves")
 
 
@@ -174,7 +174,7 @@ async def test_recycle_rss(new_pool: NewPool, events: Events) -> None:
 async def test_a_recycled_worker_runs_its_exit_handlers(new_pool: NewPool, tmp_path: Path) -> None:
     async with new_pool(size=1, recycle_after=1) as pool:
         await call(pool, "write_at_exit", str(tmp_path / "left"))
-    assert (tmp_path / "left").read_text() == "left"
+    assert "left" == (tmp_path / "left").read_text()
 
 
 async def test_events(new_pool: NewPool, events: Events) -> None:
@@ -190,8 +190,8 @@ async def test_events(new_pool: NewPool, events: Events) -> None:
         "cpu.stopped",
     ]
     assert events[0][1] == {"pool": "test", "task": "pool_tasks:process", "pid": pid}
-    assert set(events[1][1]) == {"pool", "task", "pid", "seconds"}
-    assert repr(events[3][1]["error"]) == "ValueError('three')"
+    assert {"pool", "task", "pid", "seconds"} == set(events[1][1])
+    assert "ValueError('three')" == repr(events[3][1]["error"])
 
 
 async def test_a_pool_that_is_not_open_refuses(new_pool: NewPool) -> None:

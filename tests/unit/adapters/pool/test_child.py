@@ -30,7 +30,7 @@ async def test_it_does_not_import_mega(new_pool: NewPool) -> None:
 async def test_its_modules_stay_the_same_when_mega_is_imported(new_pool: NewPool) -> None:
     async with new_pool() as pool:
         assert all(await call(pool, "child_module_identities"))
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_stop_signals_do_not_reach_the_task(new_pool: NewPool, tmp_path: Path) -> None:
@@ -45,13 +45,13 @@ async def test_stop_signals_do_not_reach_the_task(new_pool: NewPool, tmp_path: P
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(pid, number)
         (tmp_path / "go").touch()
-    assert results == ["went"]
+    assert ["went"] == results
     assert not is_alive(pid)
 
 
 async def test_a_program_of_the_task_does_not_ignore_them(new_pool: NewPool) -> None:
     async with new_pool() as pool:
-        assert (await call(pool, "ignored_signals_of_a_program")).split() == ["False", "False"]
+        assert ["False", "False"] == (await call(pool, "ignored_signals_of_a_program")).split()
 
 
 async def test_a_program_of_the_task_gets_no_descriptor_of_the_pool(new_pool: NewPool) -> None:
@@ -63,7 +63,7 @@ async def test_its_own_session_and_out_of_memory_score(new_pool: NewPool) -> Non
     async with new_pool() as pool:
         pid = await call(pool, "process")
         assert os.getsid(pid) == os.getpgid(pid) == pid
-        assert await call(pool, "oom_score") == "500"
+        assert "500" == await call(pool, "oom_score")
 
 
 async def test_nice(new_pool: NewPool) -> None:

@@ -21,7 +21,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_a_quota_the_affinity_counts(groups: Path) -> None:
     (groups / "app/cpu.max").write_text("max 100000\n")
-    assert cpus.default_size() == 7
+    assert 7 == cpus.default_size()
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ def test_the_quota_counts(groups: Path, quota: str, size: int) -> None:
 def test_the_smallest_quota_on_the_way_up_counts(groups: Path) -> None:
     (groups / "app/web/cpu.max").write_text("600000 100000")
     (groups / "app/cpu.max").write_text("300000 100000")
-    assert cpus.default_size() == 2
+    assert 2 == cpus.default_size()
 
 
 def test_no_cgroups_at_all(groups: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpus, "OWN_CGROUP", groups / "absent")
-    assert cpus.default_size() == 7
+    assert 7 == cpus.default_size()

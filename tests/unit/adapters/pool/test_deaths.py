@@ -55,12 +55,12 @@ async def test_a_crash_fails_its_own_call_only(
             with pytest.raises(CpuCrashed, match=text) as caught:
                 await call(pool, task, *args)
             (tmp_path / "go").touch()
-        assert await call(pool, "add", 1) == 1
-    assert neighbour == ["went"]
+        assert 1 == await call(pool, "add", 1)
+    assert ["went"] == neighbour
     assert (caught.value.returncode, caught.value.started) == (returncode, True)
     crash = dict(events)["cpu.crash"]
     assert (crash["task"], crash["returncode"]) == (f"pool_tasks:{task}", returncode)
-    assert (crash["recent"], set(crash)) == (1, {"pool", "task", "pid", "returncode", "recent"})
+    assert (1, {"pool", "task", "pid", "returncode", "recent"}) == (crash["recent"], set(crash))
 
 
 async def test_a_segfault_leaves_its_stack(new_pool: NewPool) -> None:
@@ -85,14 +85,14 @@ async def test_a_fork_that_returns_does_not_answer(new_pool: NewPool) -> None:
     async with new_pool(size=1) as pool:
         for _ in range(3):
             assert await call(pool, "fork_and_return") > 0
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_a_worker_that_hangs_up_is_killed(new_pool: NewPool, events: Events) -> None:
     async with new_pool() as pool:
         with pytest.raises(CpuCrashed, match="it had closed its connection to the pool"):
             await call(pool, "close_all_descriptors")
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
     assert "cpu.crash" in dict(events)
 
 
@@ -107,7 +107,7 @@ async def test_a_timeout_kills_and_says_where_the_task_stood(
         ) as caught:
             await call(pool, task, str(tmp_path / "pid"), timeout=1.0)
         assert not is_alive(await pid_in(tmp_path / "pid"))
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
     assert f"in {task}" in caught.value.stack
     assert "cpu.crash" not in dict(events)
     assert dict(events)["cpu.fail"]["error"] is caught.value
@@ -126,7 +126,7 @@ async def test_a_timeout_does_not_count_the_wait_for_a_process(
         await pid_in(tmp_path / "pid")
         tasks.start_soon(add)
         go.touch()
-    assert results == [1]
+    assert [1] == results
 
 
 async def test_cancel_kills_the_process_before_it_returns(
@@ -138,7 +138,7 @@ async def test_cancel_kills_the_process_before_it_returns(
             pid = await pid_in(tmp_path / "pid")
             tasks.cancel_scope.cancel()
         assert not is_alive(pid)
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
     assert "cpu.crash" not in dict(events)
     assert "cpu.fail" in dict(events)
 
@@ -162,7 +162,7 @@ async def test_a_worker_killed_before_the_call_is_replaced_silently(
             os.kill(await call(pool, "process"), signal.SIGKILL)
             assert await call(pool, "add", number) == number
     kinds = [kind for kind, _ in events]
-    assert [kinds.count("cpu.crash"), kinds.count("cpu.fail")] == [10, 0]
+    assert [10, 0] == [kinds.count("cpu.crash"), kinds.count("cpu.fail")]
     assert kinds.count("cpu.dispatch") == kinds.count("cpu.done") == 20
 
 
@@ -173,7 +173,7 @@ async def test_a_call_that_kills_three_workers_before_it_begins_is_given_up(
         with pytest.raises(CpuCrashed, match="It had not begun") as caught:
             await call(pool, "add", DiesWhenRebuilt())
     assert caught.value.started is False
-    assert [kind for kind, _ in events].count("cpu.crash") == 3
+    assert 3 == [kind for kind, _ in events].count("cpu.crash")
 
 
 async def test_twenty_kills_leave_nothing(new_pool: NewPool) -> None:
@@ -198,7 +198,7 @@ async def test_death_is_noticed_without_pidfd(
         assert "in segfault" in caught.value.stack
         with pytest.raises(CpuTimeout):
             await call(pool, "spin", str(tmp_path / "pid"), timeout=0.1)
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_too_many_crashes_break_the_pool_for_a_while(
@@ -216,7 +216,7 @@ async def test_too_many_crashes_break_the_pool_for_a_while(
         await pid_in(tmp_path / "pid")
         with pytest.raises(CpuCrashed):
             await call(pool, "kill_itself")
-        assert pool.retry_after == 0
+        assert 0 == pool.retry_after
         with pytest.raises(CpuCrashed):
             await call(pool, "kill_itself")
         await refused_call()
@@ -224,7 +224,7 @@ async def test_too_many_crashes_break_the_pool_for_a_while(
         assert 0 < pool.retry_after <= 60
         (tmp_path / "go").touch()  # a call in hand goes on
     assert 'the pool "test" refuses calls: 2 of its processes crashed' in str(refused[0])
-    assert [facts["recent"] for kind, facts in events if kind == "cpu.crash"] == [1, 2]
+    assert [1, 2] == [facts["recent"] for kind, facts in events if kind == "cpu.crash"]
 
 
 async def test_breaking_turns_waiting_calls_away(new_pool: NewPool, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ async def test_a_broken_pool_takes_calls_again(new_pool: NewPool) -> None:
         with pytest.raises(CpuCrashed):
             await call(pool, "kill_itself")
         await until(lambda: pool.retry_after == 0, what="the window has passed")
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 class DiesWhenRebuilt:

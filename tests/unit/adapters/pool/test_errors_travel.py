@@ -29,14 +29,14 @@ async def test_an_init_with_its_own_arguments(new_pool: NewPool) -> None:
     async with new_pool() as pool:
         with pytest.raises(two_arguments, match="404: absent") as caught:
             await call(pool, "raise_two_arguments")
-    assert (caught.value.code, caught.value.reason) == (404, "absent")
+    assert (404, "absent") == (caught.value.code, caught.value.reason)
 
 
 async def test_an_exception_that_holds_a_lock(new_pool: NewPool) -> None:
     async with new_pool() as pool:
         with pytest.raises(CpuRemoteError, match=r"raised pool_tasks\.HoldsLock: held") as caught:
             await call(pool, "raise_holds_lock")
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
     assert "in raise_holds_lock" in str(caught.value.__cause__)
 
 
@@ -54,14 +54,14 @@ async def test_what_would_end_the_caller_is_wrapped(
     async with new_pool() as pool:
         with pytest.raises(CpuRemoteError, match=f'"pool_tasks:{task}" raised {text}'):
             await call(pool, task)
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_a_crash_error_of_the_task_is_not_taken_for_a_crash(new_pool: NewPool) -> None:
     async with new_pool() as pool:
         with pytest.raises(CpuCrashed, match="of my own"):
             await call(pool, "raise_crash_of_its_own")
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_an_unknown_task(new_pool: NewPool) -> None:

@@ -24,7 +24,7 @@ def test_a_large_buffer_is_not_copied() -> None:
     content = bytearray(1000)
     parts = encode(Kind.CALL, pickle.PickleBuffer(content))
     content[0] = 7
-    assert parts[-1][0] == 7
+    assert 7 == parts[-1][0]
     assert size_of(parts) == HEAD.size + 8 + len(parts[1]) + 1000
 
 

@@ -24,11 +24,11 @@ async def test_a_record_arrives_with_context_and_extras(
         await call(pool, "warn", "hello", order=5, context={"job_id": "j1", "attempt": "2"})
         pid = await call(pool, "process")
     (record,) = caplog.records
-    assert record.getMessage() == "said hello"
-    assert (record.name, record.levelname, record.funcName) == ("pool_tasks", "WARNING", "warn")
+    assert "said hello" == record.getMessage()
+    assert ("pool_tasks", "WARNING", "warn") == (record.name, record.levelname, record.funcName)
     assert (record.process, record.module) == (pid, "pool_tasks")
-    assert (vars(record)["job_id"], vars(record)["attempt"]) == ("j1", "2")
-    assert vars(record)["order"] == 5
+    assert ("j1", "2") == (vars(record)["job_id"], vars(record)["attempt"])
+    assert 5 == vars(record)["order"]
 
 
 async def test_the_context_ends_with_the_call(
@@ -37,7 +37,7 @@ async def test_the_context_ends_with_the_call(
     async with new_pool(size=1) as pool:
         await call(pool, "warn", "one", context={"job_id": "j1"})
         await call(pool, "warn", "two")
-    assert ["job_id" in vars(record) for record in caplog.records] == [True, False]
+    assert [True, False] == ["job_id" in vars(record) for record in caplog.records]
 
 
 async def test_a_traceback_arrives_as_text(
@@ -54,7 +54,7 @@ async def test_the_parents_levels_hold(new_pool: NewPool, caplog: pytest.LogCapt
         async with new_pool() as pool:
             await call(pool, "warn", "hello")
             await call(pool, "warn_about_error")
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert ["ERROR"] == [record.levelname for record in caplog.records]
 
 
 async def test_records_sent_before_a_segfault_are_kept(
@@ -63,7 +63,7 @@ async def test_records_sent_before_a_segfault_are_kept(
     async with new_pool() as pool:
         with pytest.raises(CpuCrashed):
             await call(pool, "warn_then_segfault")
-    assert [record.getMessage() for record in caplog.records] == ["last words"]
+    assert ["last words"] == [record.getMessage() for record in caplog.records]
 
 
 def test_only_the_forwarder_writes_in_a_worker() -> None:
@@ -81,7 +81,7 @@ logging.getLogger("quiet").info("never")
 print([plain["msg"] for plain in sent])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("['once']\n", "")
+    assert ("['once']\n", "") == (done.stdout, done.stderr)
 
 
 def test_a_record_that_cannot_be_sent_is_no_error_of_the_task(

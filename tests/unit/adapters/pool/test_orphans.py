@@ -71,4 +71,4 @@ def test_ctrl_c_does_not_reach_the_worker(tmp_path: Path, backend: str) -> None:
         pid_in_sync(paths[0], within=20)
         os.killpg(parent.pid, signal.SIGINT)
         paths[1].touch()
-        assert parent.communicate(timeout=20)[0] == "went\n"
+        assert "went\n" == parent.communicate(timeout=20)[0]

@@ -84,7 +84,7 @@ async def test_no_descriptors_to_start_with(new_pool: NewPool) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         await pool.start()
-        assert await call(pool, "add", 1) == 1
+        assert 1 == await call(pool, "add", 1)
 
 
 async def test_cancelled_start_leaves_no_process(new_pool: NewPool, hanging: Path) -> None:

@@ -37,7 +37,7 @@ async def test_leaving_waits_for_calls_in_hand(new_pool: NewPool, tmp_path: Path
         tasks.start_soon(wait)
         await pid_in(tmp_path / "pid")
         tasks.start_soon(go_when_refused)
-    assert results == ["went"]
+    assert ["went"] == results
 
 
 async def test_stop_turns_away_who_waits(new_pool: NewPool, events: Events, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ async def test_stop_turns_away_who_waits(new_pool: NewPool, events: Events, tmp_
         (tmp_path / "go").touch()
         await pool.stop(math.inf)
     assert len(turned_away) == len(set(map(id, turned_away))) == 1000
-    assert [kind for kind, _ in events] == ["cpu.dispatch", "cpu.done", "cpu.stopped"]
+    assert ["cpu.dispatch", "cpu.done", "cpu.stopped"] == [kind for kind, _ in events]
 
 
 async def test_stop_kills_what_outlasts_the_grace(
@@ -74,7 +74,7 @@ async def test_stop_kills_what_outlasts_the_grace(
         assert not is_alive(pid)
         await pool.stop(0)
     kinds = [kind for kind, _ in events]
-    assert (kinds.count("cpu.stopped"), "cpu.crash" in kinds) == (1, False)
+    assert (1, False) == (kinds.count("cpu.stopped"), "cpu.crash" in kinds)
 
 
 async def test_a_second_stop_cuts_the_grace_short(new_pool: NewPool, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_stop_while_a_worker_boots(new_pool: NewPool, hanging: Path) -> No
 async def test_an_idle_worker_runs_its_exit_handlers(new_pool: NewPool, tmp_path: Path) -> None:
     async with new_pool() as pool:
         await call(pool, "write_at_exit", str(tmp_path / "left"))
-    assert (tmp_path / "left").read_text() == "left"
+    assert "left" == (tmp_path / "left").read_text()
 
 
 async def test_an_idle_worker_that_does_not_leave_is_killed(new_pool: NewPool) -> None:
@@ -147,4 +147,4 @@ async def test_a_pool_without_calls_starts_nothing(new_pool: NewPool, events: Ev
     async with new_pool() as pool:
         await pool.start()
         assert children() == before
-    assert [kind for kind, _ in events] == ["cpu.stopped"]
+    assert ["cpu.stopped"] == [kind for kind, _ in events]
