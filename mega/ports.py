@@ -98,9 +98,9 @@ class Delivery(Protocol):
     async def retry(self, copy: Message, *, after: float) -> None:
         """Store `copy` to be delivered after that many seconds, then remove this message.
 
-        The removal follows the confirmed storing, and a repeated call for the same id and
-        attempt stores once: a crash in between neither loses nor doubles the job.
-        Raises: BrokerUnavailable, and the message stays.
+        The removal follows the confirmed storing, and a repeated call for this stored copy
+        stores once: a crash in between neither loses nor doubles the job.
+        Raises: BrokerUnavailable or PayloadTooLarge, and the message stays.
         """
         ...
 
@@ -111,7 +111,7 @@ class Delivery(Protocol):
     async def dead_letter(self, letter: bytes, *, job_id: str) -> None:
         """Store `letter` among the subject's dead letters, then remove this message.
 
-        Raises: BrokerUnavailable, and the message stays.
+        Raises: BrokerUnavailable or PayloadTooLarge, and the message stays.
         """
         ...
 
@@ -138,7 +138,7 @@ class StateStore(Protocol):
         ...
 
     def follow(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[JobRecord]]:
-        """Yield the present record, if any, and each later one. Nothing is polled.
+        """Yield the present record, if any, and each later one, for ever. Nothing is polled.
 
         Under a burst, records in between may be left out, but never the last one.
         """

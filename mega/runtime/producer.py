@@ -34,15 +34,18 @@ def plan(
         if name not in KNOWN:
             raise BadOption(f"enqueue has no option {name!r}.", hint=did_you_mean(name, KNOWN))
     job_id, headers, backoff = options.get("id"), options.get("headers"), options.get("backoff")
+    due_at = _due_at(options.get("delay"), options.get("at"), now)
     message = Message(
         id=new_id() if job_id is None else check_id(job_id),
         subject=subject,
         body=body,
+        # The broker stamps a delayed copy when it fires.
+        enqueued_at=now if due_at else None,
         retries=_retries(options.get("retries"), options.get("attempts")),
         backoff=None if backoff is None else to_backoff(backoff),
         headers=check_headers(headers) if headers else {},
     )
-    return message, _due_at(options.get("delay"), options.get("at"), now)
+    return message, due_at
 
 
 class Producer:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from mega import App
+from mega import App, JobContext
 from mega.errors import BadOption
 
 
@@ -136,3 +136,18 @@ async def test_an_unknown_option_is_refused_with_what_was_meant() -> None:
         with pytest.raises(BadOption, match="no option 'dely'") as refused:
             await send_email.enqueue(dely=5)  # type: ignore[call-overload]
         assert 'Did you mean "delay"?' == refused.value.hint
+
+
+async def test_a_delayed_job_knows_when_it_was_enqueued() -> None:
+    app, seen = App("shop"), []
+
+    @app.job("report.build")
+    async def build(ctx: JobContext) -> None:
+        seen.append(ctx.enqueued_at)
+
+    async with app.test() as t:
+        enqueued_at = t.clock.now()
+        await build.enqueue(delay=60)
+        await t.advance(60)
+
+    assert [enqueued_at] == seen
