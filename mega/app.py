@@ -15,7 +15,7 @@ from mega.adapters import make_broker, make_pool
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
 from mega.declare.naming import AppFile, alias_main, located, place_of
 from mega.declare.registry import CpuSpec, ScheduleSpec
-from mega.errors import BadHandler, NotConnected
+from mega.errors import BadHandler, NotConnected, sole_error
 from mega.group import Group
 from mega.handles import EnqueueOptions, Job, JobHandle, Owner, PayloadOf
 from mega.ops.terminal import show_errors_plainly
@@ -178,7 +178,10 @@ class App(Group, Generic[S]):
             drain_timeout=drain_timeout,
             on_ready=lambda session: on_ready() if on_ready else None,
         )
-        await supervisor.run()
+        try:
+            await supervisor.run()
+        except BaseExceptionGroup as group:
+            raise sole_error(group) from None
 
     async def __aenter__(self) -> Self:
         self._end_import_in_child()
@@ -187,9 +190,14 @@ class App(Group, Generic[S]):
         self._entered = opened
         return self
 
-    async def __aexit__(self, *exc_info: Any) -> bool | None:
+    async def __aexit__(self, *exc_info: Any) -> None:
         entered, self._entered = self._entered, None
-        return await entered.__aexit__(*exc_info) if entered else None
+        if entered is None or self._session is None:
+            return
+        if exc_info[0] is not None:
+            await self._session.pools.stop(0)
+        # The body's error is not handed down: task groups would wrap it.
+        await entered.__aexit__(None, None, None)
 
     def test(self) -> AbstractAsyncContextManager[TestApp]:
         """Serve this app on the memory broker and a virtual clock; see `mega.testing`."""
@@ -224,8 +232,6 @@ class App(Group, Generic[S]):
         url = self.broker_url
         folder = os.path.relpath(self._home)
         return f"embedded, data in {folder}/" if url.kind == "embedded" else url.text
-
-    # -- composition
 
     @asynccontextmanager
     async def _opened(

@@ -73,7 +73,7 @@ class Served(Protocol):
         self, *, role: Role, drain_timeout: float, on_ready: Callable[[], None]
     ) -> Coroutine[Any, Any, None]: ...
     async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, *exc_info: Any) -> bool | None: ...
+    async def __aexit__(self, *exc_info: Any) -> None: ...
     async def enqueue(
         self, job: str, payload: Any = None, **options: Unpack[EnqueueOptions]
     ) -> Any: ...
@@ -137,6 +137,7 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     _prepare(app, options, defaults, logging.INFO)
     if options.check:
         say(_screen(app, role), sys.stdout)
+        _warn_of_host_zone(app, role)
         return
     given = options.drain_timeout
     timeout = defaults.drain_timeout if given is None else given
@@ -187,13 +188,13 @@ def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
 
 
 async def _result(job: Job[Any], timeout: float | None) -> str:
+    """Return the result as the JSON that is kept."""
     try:
-        return json.dumps(await job.result(timeout=timeout), default=str)
-    except TimeoutError:
-        raise JobError(
-            f"{job.subject} {job.id} has not ended within {timeout:g} s.",
-            hint="It is stored and will run; is a worker running?",
-        ) from None
+        await job.result(timeout=timeout)
+    except TimeoutError as error:
+        hint = "It goes on by itself, or waits for a worker."
+        raise JobError(str(error), hint=hint) from None
+    return bytes((await job.state()).result).decode()
 
 
 def _parse_payload(app: Served, subject: str, text: str) -> Any:
@@ -247,6 +248,10 @@ def _say_ready(app: Served, role: Role, begun: float) -> None:
     say(_screen(app, role), sys.stdout)
     seconds = time.monotonic() - begun
     say(f"ready in {seconds:.1f} s – Ctrl-C stops, --help lists roles", sys.stdout)
+    _warn_of_host_zone(app, role)
+
+
+def _warn_of_host_zone(app: Served, role: Role) -> None:
     zones = {spec.timezone for spec in app.registry.schedules.values() if spec.is_host_zone}
     if zones and role in ("all", "scheduler"):
         logger.warning("schedules without timezone= run in the host's zone, %s", zones.pop())

@@ -55,6 +55,7 @@ __all__ = [
     "one_line",
     "only_mega_error",
     "report",
+    "sole_error",
     "text_of",
 ]
 
@@ -325,10 +326,16 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"Known: {', '.join(names)}." if names else ""
 
 
-def only_mega_error(error: BaseException) -> MegaError | None:
-    """Return the one `MegaError` in `error`, looking inside exception groups, or None."""
+def sole_error(error: BaseException) -> BaseException:
+    """Return the error inside exception groups of one, as task groups wrap it."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+    return error
+
+
+def only_mega_error(error: BaseException) -> MegaError | None:
+    """Return the one `MegaError` in `error`, looking inside exception groups, or None."""
+    error = sole_error(error)
     return error if isinstance(error, MegaError) else None
 
 

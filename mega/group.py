@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, Never, ParamSpec, TypeVar, cast, overload
 
 from mega.cron import validate
 from mega.cron.timetable import CronTimetable, IntervalTimetable, Timetable
@@ -32,6 +32,7 @@ from mega.options import (
     Role,
     Seconds,
     check_role,
+    refuse_unknown,
     to_backoff,
     to_lock,
     to_seconds,
@@ -74,6 +75,7 @@ class Group:
         result_ttl: Seconds = 3600,
         track: bool = True,
         roles: tuple[Role, ...] = ("worker",),
+        **unknown: Never,
     ) -> JobDecorator:
         """Declare a job. The function takes `()`, `(payload)` or `(payload, ctx)`.
 
@@ -84,6 +86,8 @@ class Group:
         Raises: DeclarationError.
         """
         with located(sys._getframe(1)):
+            _refuse_bare(subject, '@app.job("email.send")')
+            refuse_unknown(unknown, Group.job.__kwdefaults__ or (), what="a job")
             check_subject(subject)
             options = JobOptions(
                 retries=retries,
@@ -121,6 +125,7 @@ class Group:
         timezone: str | None = None,
         lock: bool | str | Lock | None = None,
         name: str | None = None,
+        **unknown: Never,
     ) -> ScheduleDecorator:
         """Declare a schedule: a cron expression, or `every` so many seconds.
 
@@ -132,6 +137,8 @@ class Group:
         Raises: DeclarationError.
         """
         with located(sys._getframe(1)):
+            _refuse_bare(cron, '@app.schedule("0 3 * * *")')
+            refuse_unknown(unknown, Group.schedule.__kwdefaults__ or (), what="a schedule")
             timetable = _timetable(cron, every, timezone)
             checked_lock = to_lock(lock, stores=LOCK_STORES)
 
@@ -152,7 +159,11 @@ class Group:
         return cast("ScheduleDecorator", declare)
 
     def cpu_task(
-        self, *, pool: str = DEFAULT_POOL, timeout: Seconds | None = None
+        self,
+        *misplaced: Never,
+        pool: str = DEFAULT_POOL,
+        timeout: Seconds | None = None,
+        **unknown: Never,
     ) -> Callable[[Callable[P, R]], CpuHandle[P, R]]:
         """Declare a CPU task: a plain function at the top level of a module.
 
@@ -162,6 +173,8 @@ class Group:
         Raises: DeclarationError.
         """
         with located(sys._getframe(1)):
+            _refuse_bare(misplaced or None, "@app.cpu_task()")
+            refuse_unknown(unknown, Group.cpu_task.__kwdefaults__ or (), what="a CPU task")
             limit = to_timeout(timeout)
 
         def declare(fn: Callable[P, R]) -> CpuHandle[P, R]:
@@ -220,6 +233,12 @@ class Group:
         if self._owner is not None:
             handle._bind(self._owner)
         return handle
+
+
+def _refuse_bare(first: object, example: str) -> None:
+    """Refuse a decorator that was given the function itself, or anything else in its place."""
+    if callable(first) or isinstance(first, tuple):
+        raise BadOption("the decorator lacks its parentheses.", hint=f"Write {example}.")
 
 
 def _timetable(cron: str | None, every: Seconds | None, timezone: str | None) -> Timetable:

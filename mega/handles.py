@@ -233,13 +233,13 @@ class Job(Generic[R]):
         """
         limit = math.inf if timeout is None else to_seconds(timeout, option="timeout")
         store = self._tracked()
-        with anyio.fail_after(limit):
+        with anyio.move_on_after(limit):
             await self.state()
             async with store.follow(self.id) as records:
                 async for record in records:
                     if record.is_final:
                         return record
-        raise self._expired("its record ran out while it was waited for")
+        raise TimeoutError(f'the job {self.id} on "{self.subject}" has not ended in {limit:g} s.')
 
     async def result(self, *, timeout: Seconds | None = None) -> R:
         """Return what the handler returned, as its declared type.

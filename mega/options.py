@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from random import random
@@ -26,6 +26,7 @@ __all__ = [
     "Seconds",
     "check_count",
     "check_role",
+    "refuse_unknown",
     "to_backoff",
     "to_lock",
     "to_seconds",
@@ -64,6 +65,12 @@ def check_count(value: Any, *, option: str, minimum: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise BadOption(f"{option}={value!r} is not a whole number of at least {minimum}.")
     return value
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], *, what: str) -> None:
+    """Refuse the first of `options`, which `what` does not have. Raises: BadOption."""
+    for name in options:
+        raise BadOption(f"{what} has no option {name!r}.", hint=did_you_mean(name, known))
 
 
 def check_role(role: str) -> Role:
@@ -225,9 +232,8 @@ class PoolOptions:
     def of(cls, options: dict[str, Any]) -> PoolOptions:
         """Make the record from keyword arguments. Raises: BadOption for an unknown one."""
         known = {field.name for field in fields(cls)}
-        for name in options:
-            if name not in known:
-                raise BadOption(f"a pool has no option {name!r}.", hint=did_you_mean(name, known))
+        unknown = {name: value for name, value in options.items() if name not in known}
+        refuse_unknown(unknown, known, what="a pool")
         return cls(**options)
 
 

@@ -110,7 +110,11 @@ class TestApp:
         session.around.hub.subscribe(Event, self._remember)
 
     async def advance(self, seconds: float) -> None:
-        """Let virtual time pass; see `VirtualClock.advance`."""
+        """Let virtual time pass; see `VirtualClock.advance`.
+
+        A handler that waits for something real, such as a CPU task or a thread, ends in real
+        time: `drain` waits for it.
+        """
         await self.clock.advance(seconds)
 
     async def drain(self) -> None:

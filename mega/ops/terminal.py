@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import functools
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TextIO
 
-from mega.errors import BrokerUnavailable, DeclarationError, MegaError, only_mega_error, report
+from mega.errors import (
+    BrokerUnavailable,
+    DeclarationError,
+    MegaError,
+    only_mega_error,
+    report,
+    sole_error,
+)
 
 __all__ = ["exit_code", "plain_errors", "say", "show_errors_plainly"]
 
@@ -51,19 +61,29 @@ def show_errors_plainly(frame: FrameType) -> None:
         return
 
     @functools.wraps(before)
-    def hook(
-        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         known = only_mega_error(error)
         if known is None:
-            before(kind, error, traceback)
+            before(kind, error, trace)
             return
+        known.where = known.where or _place_in_user_code(error)
         say(report(known), sys.stderr)
         # The interpreter takes the exit code from a SystemExit that leaves the hook.
         raise SystemExit(exit_code(known))
 
     hook.is_mega = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _place_in_user_code(error: BaseException) -> str:
+    """Return `file:line name` of the innermost frame that is neither ours nor a library's."""
+    place = ""
+    foreign = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib")))
+    for frame, line in traceback.walk_tb(sole_error(error).__traceback__):
+        if not frame.f_code.co_filename.startswith(foreign):
+            name = Path(frame.f_code.co_filename).name
+            place = f"{name}:{line} {frame.f_code.co_name}"
+    return place
 
 
 def say(text: str, stream: TextIO) -> None:

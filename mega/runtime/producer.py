@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from mega.declare.registry import JobSpec
-from mega.errors import BadOption, did_you_mean
+from mega.errors import BadOption
 from mega.events import JobEnqueued
 from mega.handles import EnqueueOptions, Job
-from mega.options import JobOptions, check_count, to_backoff, to_seconds
+from mega.options import JobOptions, check_count, refuse_unknown, to_backoff, to_seconds
 from mega.ports import Broker, Clock, Queue
 from mega.runtime.hub import Hub
 from mega.wire.message import Message, check_headers, check_id, new_id
@@ -30,9 +30,8 @@ def plan(
 
     Raises: BadOption.
     """
-    for name in options:
-        if name not in KNOWN:
-            raise BadOption(f"enqueue has no option {name!r}.", hint=did_you_mean(name, KNOWN))
+    unknown = {name: value for name, value in options.items() if name not in KNOWN}
+    refuse_unknown(unknown, KNOWN, what="enqueue")
     job_id, headers, backoff = options.get("id"), options.get("headers"), options.get("backoff")
     due_at = _due_at(options.get("delay"), options.get("at"), now)
     message = Message(

@@ -78,6 +78,8 @@ class Supervisor:
             self._on_ready(session)
             await self._draining.wait()
             work.cancel_scope.deadline = anyio.current_time() + self._drain_timeout
+        if work.cancel_scope.cancelled_caught:
+            logger.warning("after %g s the rest was cancelled and given back", self._drain_timeout)
         await session.pools.stop(0)
         await _call_all(session.registry.shutdown)
 

@@ -63,6 +63,34 @@ MISTAKES = {
           Example: "*/15 * * * *" runs every 15 minutes.
         """,
     ),
+    "3 a misspelled option": (
+        """
+        from mega import App
+        app = App("shop")
+        @app.job("email.send", retry=3)
+        async def send_email() -> None: ...
+        """,
+        2,
+        """
+        mega: BadOption: a job has no option 'retry'.
+          app.py:3
+          Did you mean "retries"?
+        """,
+    ),
+    "3 a decorator without parentheses": (
+        """
+        from mega import App
+        app = App("shop")
+        @app.cpu_task
+        def render() -> None: ...
+        """,
+        2,
+        """
+        mega: BadOption: the decorator lacks its parentheses.
+          app.py:3
+          Write @app.cpu_task().
+        """,
+    ),
     "4 a payload that can't be sent": (
         """
         import anyio
@@ -79,6 +107,7 @@ MISTAKES = {
         """
         mega: PayloadNotSerializable: "order.place" can't send this payload: payload.items[1].tag \
 is a set, and would arrive as a list.
+          app.py:8 main
           Declare its type in the handler's annotation, or send plain JSON values.
         """,
     ),

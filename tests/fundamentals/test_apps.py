@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mega import App, Group, JobContext, NotConnected, ScheduleContext
-from mega.errors import DeclarationError, DuplicateName
+from mega.errors import DeclarationError, DuplicateName, PayloadInvalid
 
 
 @dataclass
@@ -178,3 +178,25 @@ async def test_a_script_enters_the_app_to_enqueue() -> None:
     with pytest.raises(NotConnected):
         await send_email.enqueue("ada@example.org")
     assert [] == received
+
+
+async def test_an_error_leaves_the_app_as_it_was_raised() -> None:
+    app = App("shop", broker="memory:")
+
+    @app.job("email.send")
+    async def send_email(to: str) -> None: ...
+
+    with pytest.raises(PayloadInvalid):
+        async with app:
+            await app.enqueue("email.send", 5)
+
+
+async def test_an_error_of_the_lifespan_comes_out_of_serve_as_it_was_raised() -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[None]:
+        raise LookupError("no database")
+        yield
+
+    app = App("shop", broker="memory:", lifespan=broken)
+    with pytest.raises(LookupError, match="no database"):
+        await app.serve()

@@ -299,9 +299,8 @@ class TestExitCodes:
         def fail() -> None:
             raise ZeroDivisionError
 
-        with pytest.raises(ExceptionGroup) as crashed:
+        with pytest.raises(ZeroDivisionError):
             app.run(argv=[])
-        assert crashed.group_contains(ZeroDivisionError)
 
     def test_a_broker_that_is_not_there_is_three(self, capsys: pytest.CaptureFixture[str]) -> None:
         url = "nats://127.0.0.1:1?connect_timeout=0.2"

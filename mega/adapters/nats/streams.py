@@ -101,7 +101,10 @@ class Streams:
             return actual
         for name, value, was in changed:
             logger.warning("consumer %s: %s is now %s, it was %s", where, name, value, was)
-        return await self._put_consumer(where, actual | {name: value for name, value, _ in changed})
+        tuned = actual | {name: value for name, value, _ in changed}
+        await self._put_consumer(where, tuned)
+        # After a restart of the server its answer shows the old values, which hold no more.
+        return tuned
 
     async def _put_consumer(self, where: str, config: Config) -> Config:
         stream = where.partition(".")[0]
