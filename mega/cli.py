@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Protocol, TypeAlias, get_args
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import anyio
 from typing_extensions import Unpack
@@ -30,8 +30,8 @@ from mega.errors import (
 )
 from mega.handles import EnqueueOptions, Job
 from mega.ops.log import log_to_console
-from mega.ops.terminal import plain_errors, say
-from mega.options import Role, check_role, to_seconds
+from mega.ops.terminal import CRASHED, plain_errors, say
+from mega.options import ROLES, Role, check_role, to_seconds
 from mega.runtime.banner import screen
 from mega.version import __version__
 from mega.wire.payload import Codec
@@ -40,7 +40,6 @@ __all__ = ["Defaults", "run_app", "run_tool"]
 
 logger = logging.getLogger("mega")
 
-ROLES: tuple[Role, ...] = get_args(Role)
 THREADS_END_WITHIN = 1.0
 EPILOG = "An app's own file serves and knows these commands too: python app.py --help"
 
@@ -147,11 +146,15 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
         drain_timeout=to_seconds(timeout, option="--drain-timeout"),
         on_ready=lambda: _say_ready(app, role, begun),
     )
-    anyio.run(serve, backend=defaults.backend)
-    _leave_stuck_threads()
+    try:
+        anyio.run(serve, backend=defaults.backend)
+    except Exception as error:
+        _leave_stuck_threads(error)
+        raise
+    _leave_stuck_threads(None)
 
 
-def _leave_stuck_threads() -> None:
+def _leave_stuck_threads(error: Exception | None) -> None:
     """End the process although handlers still hold threads; their jobs were given back."""
     main = threading.main_thread()
     threads = [t for t in threading.enumerate() if t is not main and not t.daemon]
@@ -161,9 +164,11 @@ def _leave_stuck_threads() -> None:
     stuck = [thread for thread in threads if thread.is_alive()]
     if stuck and threading.current_thread() is main:
         logger.warning("%d threads of handlers did not end in time and are left", len(stuck))
+        if error is not None:
+            sys.excepthook(type(error), error, error.__traceback__)
         logging.shutdown()
         sys.stdout.flush()
-        os._exit(0)
+        os._exit(0 if error is None else CRASHED)
 
 
 def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:

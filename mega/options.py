@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from random import random
 from typing import Any, Literal, TypeAlias, get_args
@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from mega.errors import BadOption, UnknownLock, UnknownRole, did_you_mean
 
 __all__ = [
+    "ROLES",
     "Backoff",
     "BrokerUrl",
     "DeadLetter",
@@ -231,7 +232,7 @@ class PoolOptions:
     @classmethod
     def of(cls, options: dict[str, Any]) -> PoolOptions:
         """Make the record from keyword arguments. Raises: BadOption for an unknown one."""
-        known = {field.name for field in fields(cls)}
+        known = {option.name for option in fields(cls)}
         unknown = {name: value for name, value in options.items() if name not in known}
         refuse_unknown(unknown, known, what="a pool")
         return cls(**options)
@@ -247,9 +248,9 @@ class BrokerUrl:
     text: str
     kind: Literal["embedded", "nats", "memory"]
     servers: tuple[str, ...] = ()
-    user: str | None = None
-    password: str | None = None
-    token: str | None = None
+    user: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
     credentials: str | None = None
     is_tls: bool = False
     home: str | None = None

@@ -225,8 +225,12 @@ class Broker(Protocol):
         """Return one line for the start screen: where it is, without any secret."""
         ...
 
-    async def provide(self, queue: Queue) -> None:
-        """Create what the queue needs, if absent; never alter what is there."""
+    async def provide(self, queue: Queue, *, is_serving: bool = False) -> None:
+        """Create what the queue needs, if absent, and leave what is there as it is.
+
+        `is_serving`: a worker starts, so its `concurrency` holds from now on. A producer may
+        run an older release, and changes nothing.
+        """
         ...
 
     async def publish(self, message: Message, *, due_at: datetime | None = None) -> Receipt:

@@ -168,7 +168,9 @@ async def open_test(
         await started.wait()
         try:
             yield apps[0]
-        except Exception as raised:
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as raised:
             # Raised inside the group it would reach the test wrapped in an exception group.
             error = raised
         supervisor.stop()

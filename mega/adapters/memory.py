@@ -62,7 +62,7 @@ class MemoryBroker:
     def describe(self) -> str:
         return "memory:  in this process, gone when it ends"
 
-    async def provide(self, queue: Queue) -> None:
+    async def provide(self, queue: Queue, *, is_serving: bool = False) -> None:
         if self._timers is None:
             raise BrokerUnavailable("the broker in memory is not entered.")
         if queue.subject not in self._streams:

@@ -25,6 +25,8 @@ def parse_broker_url(url: str) -> BrokerUrl:
     if scheme not in SCHEMES:
         hint = f"{did_you_mean(scheme, SCHEMES)} {EXAMPLE}"
         raise BadOption(f"the broker URL starts with {scheme!r}.", hint=hint)
+    if "?" in url.rpartition("@")[0]:
+        raise BadOption('the login in the broker URL holds a "?".', hint='Write it as "%3F" there.')
     address, _, query = url.partition("?")
     options = _options(query)
     if scheme == "memory":
@@ -59,10 +61,11 @@ def _server(host: str) -> str:
     try:
         parts = urlsplit(f"nats://{host}")
         port = parts.port or DEFAULT_PORT
-    except ValueError as error:
-        raise BadOption(f"{host!r} is not a host and port: {error}.", hint=EXAMPLE) from None
+    except ValueError:
+        # What stands there may be a login whose host was forgotten, so it isn't shown.
+        raise BadOption("the broker URL has no valid host and port.", hint=EXAMPLE) from None
     if not parts.hostname or parts.path:
-        raise BadOption(f"{host!r} is not a host and port.", hint=EXAMPLE)
+        raise BadOption("the broker URL has no valid host and port.", hint=EXAMPLE)
     name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"nats://{name}:{port}"
 

@@ -14,7 +14,7 @@ from mega.options import JobOptions, Lock, PoolOptions, Role
 from mega.wire.message import stream_name
 from mega.wire.payload import Codec
 
-__all__ = ["CpuSpec", "JobSpec", "Registry", "ScheduleSpec"]
+__all__ = ["DEFAULT_POOL", "CpuSpec", "JobSpec", "Registry", "ScheduleSpec"]
 
 T = TypeVar("T")
 DEFAULT_POOL = "default"

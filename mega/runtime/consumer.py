@@ -21,8 +21,8 @@ class Consumer:
         self._execution = Execution(spec, around)
 
     async def provide(self) -> None:
-        """Create the queue if it is absent. Raises: BrokerError."""
-        await self._broker.provide(self._queue)
+        """Create the queue if it is absent, and set its concurrency. Raises: BrokerError."""
+        await self._broker.provide(self._queue, is_serving=True)
 
     async def run(self, draining: anyio.Event) -> None:
         """Run jobs until `draining` is set and those in hand have ended."""

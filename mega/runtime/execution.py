@@ -21,13 +21,12 @@ from mega.runtime.retry import max_attempts, next_run_after
 from mega.runtime.surroundings import Surroundings
 from mega.wire.dead_letter import seal
 from mega.wire.message import Message, unpack
-from mega.wire.record import JobRecord, JobState
+from mega.wire.record import LIVE_TTL, JobRecord, JobState
 
 __all__ = ["Execution"]
 
 logger = logging.getLogger("mega.job")
 
-LIVE_TTL = 30 * 24 * 3600.0
 GIVE_BACK_SECONDS = 5.0
 
 
@@ -54,6 +53,9 @@ class Execution:
             logger.error("%s: %s; the job comes back by itself", self._spec.subject, error)
         except _Unreadable as unreadable:
             await self._bury(unreadable.attempt, unreadable.error, "malformed")
+        except Exception:
+            # A fault of our own must not end the worker for all other jobs.
+            logger.exception("%s: a run went wrong; the job comes back by itself", delivery.subject)
 
     def _open(self, delivery: Delivery) -> Attempt:
         subject, body, job_id = self._spec.subject, delivery.body, delivery.fallback_id
@@ -69,7 +71,9 @@ class Execution:
         """Answer a redelivery that must not run: it is done already, or it kills its worker."""
         if self._is_tracked:
             record = await self._around.broker.state.get(attempt.message.id)
-            if record is not None and record.state == "done":
+            # An id may be used again after a while; the time tells the jobs apart.
+            ended = record if record is not None and record.state == "done" else None
+            if ended is not None and ended.enqueued_at == attempt.enqueued_at():
                 await attempt.delivery.ack()
                 return False
         if attempt.number <= attempt.limit:
@@ -89,17 +93,20 @@ class Execution:
         begun = self._around.clock.monotonic()
         try:
             result = await self._call(payload, self._context(attempt))
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            await self._failed(attempt, error)
-        except (anyio.get_cancelled_exc_class(), BaseExceptionGroup) as error:
-            if anyio.get_current_task().has_pending_cancellation():
-                await self._give_back(attempt)
-                await checkpoint()  # raises the cancellation alone; a group may hold errors too
-                raise
-            # The handler let a cancellation out that nobody asked of it: an error of its own.
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # A cancellation that nobody asked for is an error of the handler's own.
+            if not isinstance(error, Exception):
+                await self._stop_if_cancelled(attempt)
             await self._failed(attempt, error)
         else:
             await self._succeeded(attempt, result, begun)
+
+    async def _stop_if_cancelled(self, attempt: Attempt) -> None:
+        if anyio.get_current_task().has_pending_cancellation():
+            await self._give_back(attempt)
+            await checkpoint()  # raises the cancellation alone; a group may hold errors too
 
     def _context(self, attempt: Attempt) -> JobContext[Any]:
         message = attempt.message
@@ -155,17 +162,15 @@ class Execution:
     async def _bury(self, attempt: Attempt, error: BaseException, reason: str) -> None:
         """Move a job to the dead letters; when that is refused, it stays and comes back."""
         now, hub = self._around.clock.now(), self._around.hub
-        letter = seal(
-            attempt.message,
-            error,
-            reason=reason,
-            attempts=attempt.number,
-            enqueued_at=attempt.enqueued_at(),
-            failed_at=now,
-            worker=self._around.worker,
-        )
+        facts = {
+            "reason": reason,
+            "attempts": attempt.number,
+            "enqueued_at": attempt.enqueued_at(),
+            "failed_at": now,
+            "worker": self._around.worker,
+        }
         try:
-            await attempt.delivery.dead_letter(letter, job_id=attempt.message.id)
+            await self._store_letter(attempt, error, facts)
         except (BrokerError, PayloadTooLarge) as refusal:
             hub.emit(JobFailed(**attempt.facts(), error=refusal, phase="dead_letter"))
             return
@@ -174,6 +179,16 @@ class Execution:
             await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
         hub.emit(JobFailed(**attempt.facts(), error=error, phase=reason))
         hub.emit(JobDeadLettered(**attempt.facts(), error=error))
+
+    async def _store_letter(
+        self, attempt: Attempt, error: BaseException, facts: dict[str, Any]
+    ) -> None:
+        message, delivery = attempt.message, attempt.delivery
+        try:
+            await delivery.dead_letter(seal(message, error, **facts), job_id=message.id)
+        except PayloadTooLarge:
+            bare = error.with_traceback(None)
+            await delivery.dead_letter(seal(message, bare, **facts), job_id=message.id)
 
     async def _give_back(self, attempt: Attempt) -> None:
         """Return an interrupted job to the queue; a deploy costs no attempt."""

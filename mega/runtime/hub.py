@@ -123,9 +123,7 @@ def as_async(subscriber: Callable[[Any], Any]) -> Subscriber:
 def describe(event: Event) -> str:
     """Return one line that says what happened to whom, and why."""
     facts = {name: value for name, value in vars(event).items() if value not in ("", None)}
-    who = [
-        facts.pop(name) for name in ("subject", "name", "job_id", "pool", "task") if name in facts
-    ]
+    who = [facts.pop(name) for name in IDENTITY if name in facts]
     error = facts.pop("error", None)
     line = " ".join([event.kind, *map(str, who), *(f"{k}={_short(v)}" for k, v in facts.items())])
     return f"{line}: {type(error).__name__}: {text_of(error)}" if error is not None else line
@@ -140,9 +138,11 @@ def _short(value: Any) -> str:
 async def _call(subscriber: Subscriber, event: Event) -> None:
     try:
         await subscriber(event)
-    except anyio.get_cancelled_exc_class():
-        if anyio.get_current_task().has_pending_cancellation():
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        # A cancellation that nobody asked for is an error of the subscriber's own.
+        is_cancelled = anyio.get_current_task().has_pending_cancellation()
+        if is_cancelled and not isinstance(error, Exception):
             raise
-        logger.exception("a subscriber of %s let a cancellation out", event.kind)
-    except (Exception, SystemExit):
         logger.exception("a subscriber of %s raised", event.kind)

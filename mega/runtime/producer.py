@@ -5,20 +5,22 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from mega.declare.naming import check_subject
 from mega.declare.registry import JobSpec
-from mega.errors import BadOption
+from mega.errors import BadOption, PayloadTooLarge, UnknownSubject
 from mega.events import JobEnqueued
 from mega.handles import EnqueueOptions, Job
 from mega.options import JobOptions, check_count, refuse_unknown, to_backoff, to_seconds
-from mega.ports import Broker, Clock, Queue
+from mega.ports import Broker, Clock, Queue, Receipt
 from mega.runtime.hub import Hub
 from mega.wire.message import Message, check_headers, check_id, new_id
 from mega.wire.payload import Codec
-from mega.wire.record import JobRecord
+from mega.wire.record import LIVE_TTL, JobRecord
 
 __all__ = ["Producer", "plan"]
 
-LIVE_TTL = 30 * 24 * 3600.0
+#: What a dead letter adds at most: 8 KiB of traceback and of text, escaped, and the rest.
+RESERVE = 40 * 1024
 LATEST = datetime(2100, 1, 1, tzinfo=UTC)
 KNOWN = frozenset(EnqueueOptions.__annotations__)
 
@@ -68,7 +70,7 @@ class Producer:
         self, subject: str, payload: Any, options: EnqueueOptions
     ) -> Job[Any]:
         """Store a job that this process doesn't declare; its payload is plain JSON."""
-        codec: Codec[Any] = Codec(Any, job=subject)
+        codec: Codec[Any] = Codec(Any, job=check_subject(subject))
         return await self._store(subject, codec.encode(payload), options, JobOptions(), codec)
 
     async def _store(
@@ -81,9 +83,10 @@ class Producer:
     ) -> Job[Any]:
         now = self._clock.now()
         message, due_at = plan(subject, body, options, now=now)
+        self._check_size(message)
         if declared.track:
             await self._write_waiting(message, now, due_at)
-        receipt = await self._broker.publish(message, due_at=due_at)
+        receipt = await self._publish(message, due_at)
         if self._hub.wants(JobEnqueued):
             event = JobEnqueued(job_id=message.id, subject=subject, duplicate=receipt.duplicate)
             self._hub.emit(event)
@@ -94,6 +97,23 @@ class Producer:
             store=self._broker.state if declared.track else None,
             codec=result_codec,
         )
+
+    async def _publish(self, message: Message, due_at: datetime | None) -> Receipt:
+        try:
+            return await self._broker.publish(message, due_at=due_at)
+        except UnknownSubject:
+            self._provided.discard(message.subject)  # someone deleted its stream
+            raise
+
+    def _check_size(self, message: Message) -> None:
+        """Leave room for what a retry and a dead letter add. Raises: PayloadTooLarge."""
+        room = self._broker.max_size - RESERVE
+        size = len(message.body) + sum(len(k) + len(v) for k, v in message.headers.items())
+        if size > room:
+            raise PayloadTooLarge(
+                f'a job on "{message.subject}" has {size:,} bytes, the broker takes {room:,}.',
+                hint="Store the data elsewhere, and let the payload say where.",
+            )
 
     async def _write_waiting(
         self, message: Message, now: datetime, due_at: datetime | None

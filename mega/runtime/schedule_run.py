@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
 import anyio
@@ -31,6 +31,12 @@ EnqueueTick: TypeAlias = Callable[[ScheduleSpec, datetime | None], Awaitable[Any
 
 #: A lease is renewed this many times before it would run out.
 RENEWALS_PER_TTL = 3
+
+
+def backing_off() -> Iterator[float]:
+    """Yield the seconds before each further try: 1, 2, 4 and so on, at most 30."""
+    for doubling in itertools.count():
+        yield min(30.0, 2.0 ** min(doubling, 5))
 
 
 class ScheduleRunner:
@@ -65,12 +71,8 @@ class ScheduleRunner:
         lease = float(spec.lock.ttl) if spec.lock else None  # type: ignore[arg-type]
         if tick is None and lease is None:
             return Claim(spec.key, owner, 0, None, None)
-        try:
-            answer = await self._around.broker.claims.claim(
-                spec.key, tick=tick, owner=owner, lease=lease
-            )
-        except LockBackendError as error:
-            self._emit(LockStoreDown(name=spec.name, due_at=tick, error=error))
+        answer = await self._ask_until_next_tick(spec, tick, owner, lease)
+        if answer is None:
             return None
         if isinstance(answer, Skip):
             skipped = ScheduleSkipped(
@@ -79,6 +81,24 @@ class ScheduleRunner:
             self._emit(skipped)
             return None
         return answer
+
+    async def _ask_until_next_tick(
+        self, spec: ScheduleSpec, tick: datetime | None, owner: str, lease: float | None
+    ) -> Claim | Skip | None:
+        """Ask again while the store is away: one owner gets one answer, however often it asks."""
+        give_up_at = spec.timetable.next(tick) if tick else None
+        for wait in backing_off():
+            try:
+                return await self._around.broker.claims.claim(
+                    spec.key, tick=tick, owner=owner, lease=lease
+                )
+            except LockBackendError as error:
+                self._emit(LockStoreDown(name=spec.name, due_at=tick, error=error))
+            now = self._around.clock.now()
+            if give_up_at is None or now + timedelta(seconds=wait) >= give_up_at:
+                return None
+            await self._around.clock.sleep(wait)
+        return None
 
     async def _run(
         self, spec: ScheduleSpec, claim: Claim, context: ScheduleContext[Any]
@@ -89,14 +109,13 @@ class ScheduleRunner:
         begun = self._around.clock.monotonic()
         try:
             await self._call_held(spec, claim, context)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            self._emit(ScheduleFailed(**facts, error=error))
-            return error
-        except (anyio.get_cancelled_exc_class(), BaseExceptionGroup) as error:
-            if anyio.get_current_task().has_pending_cancellation():
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            # A cancellation that nobody asked for is an error of the handler's own.
+            is_cancelled = anyio.get_current_task().has_pending_cancellation()
+            if is_cancelled and not isinstance(error, Exception):
                 await checkpoint()  # raises the cancellation alone; a group may hold errors too
-                raise
-            # The handler let a cancellation out that nobody asked of it: an error of its own.
             self._emit(ScheduleFailed(**facts, error=error))
             return error
         finally:

@@ -23,6 +23,8 @@ __all__ = ["Supervisor"]
 
 logger = logging.getLogger("mega")
 
+#: How long the shutdown handlers may take, all together.
+SHUTDOWN_WITHIN = 10.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -71,7 +73,15 @@ class Supervisor:
         consumers = [
             Consumer(spec, session.around) for spec in session.registry.jobs_for(self._role)
         ]
-        await self._start_up(session, consumers)
+        try:
+            await self._start_up(session, consumers)
+            await self._work(session, consumers)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WITHIN):
+                await session.pools.stop(0)
+                await _call_all(session.registry.shutdown)
+
+    async def _work(self, session: Session, consumers: list[Consumer]) -> None:
         async with anyio.create_task_group() as work:
             self._start_work(session, consumers, work)
             self._is_ready = True
@@ -80,8 +90,6 @@ class Supervisor:
             work.cancel_scope.deadline = anyio.current_time() + self._drain_timeout
         if work.cancel_scope.cancelled_caught:
             logger.warning("after %g s the rest was cancelled and given back", self._drain_timeout)
-        await session.pools.stop(0)
-        await _call_all(session.registry.shutdown)
 
     async def _start_up(self, session: Session, consumers: list[Consumer]) -> None:
         await _call_all(session.registry.startup)

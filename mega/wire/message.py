@@ -16,7 +16,16 @@ from typing import TypeVar
 from mega.errors import BadOption, PayloadInvalid
 from mega.options import Backoff
 
-__all__ = ["Message", "check_headers", "new_id", "pack", "stream_name", "subject_token", "unpack"]
+__all__ = [
+    "Message",
+    "check_headers",
+    "check_id",
+    "new_id",
+    "pack",
+    "stream_name",
+    "subject_token",
+    "unpack",
+]
 
 T = TypeVar("T")
 

@@ -7,9 +7,11 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["JobRecord", "JobState", "decode_record", "encode_record"]
+__all__ = ["LIVE_TTL", "JobRecord", "JobState", "decode_record", "encode_record"]
 
 JobState = Literal["waiting", "running", "retrying", "done", "failed"]
+#: How many seconds the record of a job lives that has not ended.
+LIVE_TTL = 30 * 24 * 3600.0
 FINAL: frozenset[JobState] = frozenset(("done", "failed"))
 
 

@@ -77,8 +77,8 @@ class NatsBroker:
             return self._url.text
         return f"{self._client.where}  embedded, data in {self._embedded.folder}/"
 
-    async def provide(self, queue: Queue) -> None:
-        await self._streams.provide(queue)
+    async def provide(self, queue: Queue, *, is_serving: bool = False) -> None:
+        await self._streams.provide(queue, is_tuning=is_serving)
 
     async def publish(self, message: Message, *, due_at: datetime | None = None) -> Receipt:
         first = message.attempt == 1
@@ -86,7 +86,7 @@ class NatsBroker:
         return await self._publisher.publish(message, server_id=server_id, due_at=due_at)
 
     async def consume(self, queue: Queue, run: Run, *, draining: anyio.Event) -> None:
-        consumption = Consumption(self._desk(queue), run)
+        consumption = Consumption(self._desk(queue), run, self._leases.hasten)
         self._leases.watch(consumption.held)
         self._client.on_down.append(consumption.link_lost)
         try:

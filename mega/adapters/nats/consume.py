@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -37,12 +37,13 @@ logger = logging.getLogger("mega.broker")
 class Consumption:
     """One call of `consume`. `held` are the deliveries in hand, begun or not."""
 
-    def __init__(self, desk: Desk, run: Run) -> None:
+    def __init__(self, desk: Desk, run: Run, hasten: Callable[[float], None]) -> None:
         self.held: Held = {}
         self._desk = desk
         self._client = desk.client
         self._queue = desk.queue
         self._run = run
+        self._hasten = hasten
         self._slots = desk.queue.options.slots
         self._ready: Handoff[NatsDelivery | None] = Handoff()
         self._is_ahead = False
@@ -101,8 +102,9 @@ class Consumption:
             await self._pause(why)
 
     async def _provide(self) -> None:
-        allowed = await self._desk.streams.provide(self._queue, is_tuning=False)
-        self._is_ahead = 0 < allowed <= self._slots
+        limits = await self._desk.streams.provide(self._queue)
+        self._is_ahead = 0 < limits.in_hand <= self._slots
+        self._hasten(limits.ack_wait)
 
     @property
     def _current(self) -> Window:
@@ -193,7 +195,8 @@ class Consumption:
                 delivery.subject, delivery.headers, delivery.body, fallback_id=delivery.fallback_id
             )
             stamp = message.enqueued_at or delivery.stored_at
-            await delivery.give_back(replace(message, enqueued_at=stamp))
+            attempt = message.attempt + delivery.starts - 1  # hand-overs before this one crashed
+            await delivery.give_back(replace(message, enqueued_at=stamp, attempt=attempt))
         except MegaError:
             with suppress(NatsError):
                 await self._client.nc.publish(delivery.reply, NAK)

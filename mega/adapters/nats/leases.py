@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +23,8 @@ Held = dict[Place, NatsDelivery]
 
 IN_PROGRESS = b"+WPI"
 BEATS_PER_WAIT = 3
+#: No `ack_wait` is shorter than a second.
+SHORTEST_BEAT = 1 / BEATS_PER_WAIT
 JOIN_WITHIN = 5.0
 
 logger = logging.getLogger("mega.broker")
@@ -60,6 +63,10 @@ class Leases:
         """Renew it no more."""
         self._held = [other for other in self._held if other is not held]
 
+    def hasten(self, ack_wait: float) -> None:
+        """Renew often enough for a consumer that has this `ack_wait`."""
+        self._every = min(self._every, ack_wait / BEATS_PER_WAIT)
+
     async def close(self) -> None:
         """End the thread."""
         self._is_stopped = True
@@ -83,15 +90,21 @@ class Leases:
             except BrokerError as error:
                 logger.warning("leases can't be renewed: %s", error.args[0])
                 await asyncio.sleep(self._every)
+            except Exception:  # without this thread, live jobs would run twice
+                logger.exception("leases can't be renewed")
+                await asyncio.sleep(self._every)
             finally:
                 await client.close()
 
     async def _beat(self, client: Client) -> None:
+        clock = asyncio.get_running_loop().time
+        last_beat = -math.inf
         while not self._is_stopped:
             self._is_renewing = client.up.is_set()
-            if self._is_renewing:
+            if self._is_renewing and clock() - last_beat >= self._every:
+                last_beat = clock()
                 await self._renew(client)
-            await asyncio.sleep(self._every)
+            await asyncio.sleep(min(self._every, SHORTEST_BEAT) / 2)
 
     async def _renew(self, client: Client) -> None:
         for held in self._held:

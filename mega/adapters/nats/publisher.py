@@ -10,11 +10,11 @@ import msgspec
 from nats.aio.msg import Msg
 
 from mega.adapters.nats.client import Client
-from mega.adapters.nats.layout import schedule_subject
+from mega.adapters.nats.layout import key_token, schedule_subject
 from mega.adapters.nats.replies import Lost, is_no_responders
 from mega.errors import PayloadTooLarge, UnknownSubject
 from mega.ports import Receipt
-from mega.wire.message import SERVER_ID, Message, pack, subject_token
+from mega.wire.message import SERVER_ID, Message, pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +71,7 @@ class Publisher:
         if due_at is not None and due_at > datetime.now(UTC):
             headers[SCHEDULE] = f"@at {rfc3339(due_at)}"
             headers[SCHEDULE_TARGET] = subject
-            subject = schedule_subject(subject, subject_token(message.id))
+            subject = schedule_subject(subject, key_token(message.id))
         ack = await self.store(subject, message.body, headers)
         return ALREADY_STORED if ack.duplicate else STORED
 

@@ -6,11 +6,13 @@ Writes wait for nothing: awaiting two of them for each job leaves a fifth of the
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeAlias
 
+import msgspec
 from nats.aio.msg import Msg
 
 from mega.adapters.nats.buckets import Stored, last_stored
@@ -23,6 +25,8 @@ from mega.wire.record import JobRecord, decode_record, encode_record
 __all__ = ["NatsState"]
 
 Read: TypeAlias = Callable[[], Awaitable[Stored]]
+
+logger = logging.getLogger("mega.broker")
 
 TTL = "Nats-TTL"
 # A key that no job can have, because a `%` in an id is itself encoded.
@@ -47,7 +51,7 @@ class NatsState:
 
     async def get(self, job_id: str) -> JobRecord | None:
         stored = await self._read_own_writes(key_token(job_id))
-        return decode_record(stored.body) if stored.body else None
+        return readable(stored)
 
     @asynccontextmanager
     async def follow(self, job_id: str) -> AsyncIterator[AsyncIterator[JobRecord]]:
@@ -76,8 +80,12 @@ class NatsState:
         # The server reads and stores in different goroutines: a read right behind a write
         # overtook it in 9 of 10 cases (nats-server 2.15.1). Stores stay in order.
         if self._has_written:
-            await self._publisher.store(BARRIER, b"", {TTL: "1", "KV-Operation": "DEL"})
-            self._has_written = False
+            self._has_written = False  # before the wait: a write meanwhile needs its own
+            try:
+                await self._publisher.store(BARRIER, b"", {TTL: "1", "KV-Operation": "DEL"})
+            except BaseException:
+                self._has_written = True
+                raise
         return await self._read(token)
 
     async def _read(self, token: str) -> Stored:
@@ -108,15 +116,16 @@ class Follower:
 
     async def records(self, last: Stored) -> AsyncIterator[JobRecord]:
         """Yield `last`, if it holds a record, and each newer one that a read finds."""
-        if last.body:
-            yield decode_record(last.body)
+        if record := readable(last):
+            yield record
         while True:
             await self._news.wait()
             self._news.clear()
             newer = await self._read_newer(last.sequence)
             if newer is not None:
                 last = newer
-                yield decode_record(last.body)
+                if record := readable(last):
+                    yield record
 
     async def _read_newer(self, seen: int) -> Stored | None:
         for wait in LOOKS_AFTER:
@@ -133,6 +142,15 @@ class Follower:
             else:
                 continue
             return stored if stored.sequence > seen else None
+        return None
+
+
+def readable(stored: Stored) -> JobRecord | None:
+    """Return the record, or None when there is none or a newer release wrote it."""
+    try:
+        return decode_record(stored.body) if stored.body else None
+    except msgspec.DecodeError as error:
+        logger.warning("a job's record can't be read, as if there were none: %s", error)
         return None
 
 

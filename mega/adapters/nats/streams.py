@@ -7,6 +7,7 @@ because the old ones would stay in force in silence (ragflow#18942).
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from mega.adapters.nats import layout
@@ -22,9 +23,18 @@ logger = logging.getLogger("mega.broker")
 BAD_REQUEST = 400
 CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, NAME_IN_USE = 10014, 10059, 10058
 ABSENT = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)
-TUNABLE = ("ack_wait", "max_ack_pending")
+NANOSECONDS = 1_000_000_000
+TUNABLE = ("max_ack_pending",)
 # With these otherwise, jobs or their delayed copies would be lost or run at once.
 VITAL = ("subjects", "retention", "allow_msg_schedules", "ack_policy", "filter_subject")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many messages the server lets be in hand, and the seconds of a lease."""
+
+    in_hand: int
+    ack_wait: float
 
 
 class Streams:
@@ -42,11 +52,12 @@ class Streams:
         await self._stream(layout.state_stream(self._url))
         await self._stream(layout.claims_stream(self._url))
 
-    async def provide(self, queue: Queue, *, is_tuning: bool = True) -> int:
-        """Make sure of the stream and the consumer; return how many the server lets be in hand.
+    async def provide(self, queue: Queue, *, is_tuning: bool = False) -> Limits:
+        """Make sure of the stream and the consumer; return the consumer's limits.
 
-        Only a start tunes the limits: while an old and a new release run side by side, the
-        old one would set them back at its next reconnect.
+        Only a worker's start tunes them: while an old and a new release run side by side, the
+        old one would set them back at its next reconnect. `ack_wait` is never tuned: those
+        who renew their leases by the old one would lose them.
         Raises: BrokerUnavailable, StreamMismatch.
         """
         wanted = layout.job_stream(queue, self._url)
@@ -84,7 +95,7 @@ class Streams:
                 raise self._refused(f"stream {name}", error) from None
             return found
 
-    async def _consumer(self, stream: str, wanted: Config, *, is_tuning: bool) -> int:
+    async def _consumer(self, stream: str, wanted: Config, *, is_tuning: bool) -> Limits:
         where = f"{stream}.{layout.CONSUMER}"
         actual = await self._find(f"CONSUMER.INFO.{where}")
         if actual is None:
@@ -93,7 +104,8 @@ class Streams:
         elif self.is_provisioning and is_tuning:
             actual = await self._tune(where, wanted, actual)
         self._compare(f"consumer of stream {stream}:", wanted, actual)
-        return int(actual.get("max_ack_pending", -1))
+        in_hand, ack_wait = actual.get("max_ack_pending", -1), actual["ack_wait"]
+        return Limits(int(in_hand), int(ack_wait) / NANOSECONDS)
 
     async def _tune(self, where: str, wanted: Config, actual: Config) -> Config:
         changed = [d for d in layout.drift(wanted, actual) if d[0] in TUNABLE]

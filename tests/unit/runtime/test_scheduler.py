@@ -261,7 +261,7 @@ async def test_a_lease_that_another_owner_holds_ends_the_run() -> None:
     assert LockLostError is type(failed.error)
 
 
-async def test_a_lock_store_that_is_away_is_told_and_the_next_tick_runs() -> None:
+async def test_a_lock_store_that_is_away_for_a_moment_costs_no_tick() -> None:
     group, clock, ticks = Group(), VirtualClock(), []
 
     @group.schedule(every=10)
@@ -277,7 +277,26 @@ async def test_a_lock_store_that_is_away_is_told_and_the_next_tick_runs() -> Non
         broker.faulty.away.clear()
         await clock.advance(10)
 
-    assert [after(20)] == ticks
+    assert [after(10), after(20)] == ticks
+
+
+async def test_a_lock_store_that_stays_away_costs_ticks_until_it_is_back() -> None:
+    group, clock, ticks = Group(), VirtualClock(), []
+
+    @group.schedule(every=10)
+    async def often(ctx: ScheduleContext) -> None:
+        ticks.append(ctx.due_at)
+
+    async with (
+        FaultyBroker(clock, "claim") as broker,
+        processes(group, clock, "one", broker=broker) as (one,),
+    ):
+        await clock.advance(29)
+        assert {LockStoreDown} == set(one.kinds())
+        broker.faulty.away.clear()
+        await clock.advance(11)
+
+    assert [after(30), after(40)] == ticks
 
 
 async def test_a_lock_store_that_is_away_at_the_start_means_a_first_start(

@@ -106,7 +106,7 @@ async def test_a_new_release_sets_the_limits_that_it_declares(
     broker: NatsBroker, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     await broker.provide(QUEUE)
-    await broker.provide(Queue(QUEUE.subject, JobOptions(concurrency=4)))
+    await broker.provide(Queue(QUEUE.subject, JobOptions(concurrency=4)), is_serving=True)
 
     assert 4 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["max_ack_pending"]
     assert [f"consumer {CONSUMER}: max_ack_pending is now 4, it was 2"] == warnings(caplog)
@@ -117,9 +117,9 @@ async def test_an_old_release_that_looks_again_does_not_set_them_back(
 ) -> None:
     await broker.provide(Queue(QUEUE.subject, JobOptions(concurrency=4)))
 
-    allowed = await Streams(client, is_provisioning=True).provide(QUEUE, is_tuning=False)
+    limits = await Streams(client, is_provisioning=True).provide(QUEUE)
 
-    assert 4 == allowed
+    assert 4 == limits.in_hand
     assert 4 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["max_ack_pending"]
 
 
