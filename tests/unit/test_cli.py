@@ -27,7 +27,7 @@ def _plain_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.setattr(sys, "argv", ["app.py"])
     monkeypatch.chdir(tmp_path)
     # It ends the process while a thread is alive, and pytest's process has threads of its own.
-    monkeypatch.setattr("mega.cli._leave_stuck_threads", lambda: None)
+    monkeypatch.setattr("mega.cli._leave_stuck_threads", lambda error: None)
 
 
 def shop() -> App:

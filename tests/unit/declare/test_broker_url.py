@@ -54,9 +54,9 @@ BAD = [
     ("localhost:4222", "starts with 'localhost'"),
     ("nats://", "names no host"),
     ("nats://ada@", "names no host"),
-    ("nats://a:port", "is not a host and port"),
-    ("nats://a:99999", "is not a host and port"),
-    ("nats://a/b", "is not a host and port"),
+    ("nats://a:port", "no valid host and port"),
+    ("nats://a:99999", "no valid host and port"),
+    ("nats://a/b", "no valid host and port"),
     ("nats://a?replica=3", "has no option 'replica'"),
     ("nats://a?replicas=0", "replicas=0 in the broker URL"),
     ("nats://a?replicas=two", "replicas=two in the broker URL: it is not a number"),
@@ -86,3 +86,17 @@ def test_what_was_meant_is_told(url: str, hint: str) -> None:
     with pytest.raises(BadOption) as refused:
         parse_broker_url(url)
     assert hint in refused.value.hint
+
+
+@pytest.mark.parametrize("url", ["nats://bob:hunter2", "nats://bob:hun?ter2@host", "nats://b@d:p/w"])
+def test_no_error_shows_what_may_be_a_password(url: str) -> None:
+    with pytest.raises(BadOption) as refused:
+        parse_broker_url(url)
+    assert "hunter2" not in str(refused.value)
+    assert "ter2" not in str(refused.value)
+
+
+def test_no_secret_is_in_the_text_of_a_parsed_url() -> None:
+    url = parse_broker_url("nats://bob:hunter2@host")
+    assert "hunter2" not in repr(url)
+    assert "bob" not in url.text
