@@ -88,7 +88,9 @@ def test_what_was_meant_is_told(url: str, hint: str) -> None:
     assert hint in refused.value.hint
 
 
-@pytest.mark.parametrize("url", ["nats://bob:hunter2", "nats://bob:hun?ter2@host", "nats://b@d:p/w"])
+@pytest.mark.parametrize(
+    "url", ["nats://bob:hunter2", "nats://bob:hun?ter2@host", "nats://b@d:p/w"]
+)
 def test_no_error_shows_what_may_be_a_password(url: str) -> None:
     with pytest.raises(BadOption) as refused:
         parse_broker_url(url)
