@@ -200,3 +200,25 @@ async def test_an_error_of_the_lifespan_comes_out_of_serve_as_it_was_raised() ->
     app = App("shop", broker="memory:", lifespan=broken)
     with pytest.raises(LookupError, match="no database"):
         await app.serve()
+
+
+async def test_shutdown_handlers_run_also_when_a_startup_handler_raised() -> None:
+    app, ran = App("shop", broker="memory:"), []
+
+    @app.on_startup
+    def fail() -> None:
+        raise LookupError("no database")
+
+    @app.on_shutdown
+    def clean_up() -> None:
+        ran.append("clean")
+
+    with pytest.raises(LookupError):
+        await app.serve()
+    assert ["clean"] == ran
+
+
+async def test_an_outcome_of_pytest_leaves_a_test_app_as_it_was_raised() -> None:
+    with pytest.raises(pytest.fail.Exception):
+        async with App("shop").test():
+            pytest.fail("as a failed pytest.raises does")

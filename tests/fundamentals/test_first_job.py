@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mega import App, JobContext, NotConnected
-from mega.errors import BadHandler, PayloadInvalid
+from mega.errors import BadHandler, BadSubject, PayloadInvalid, PayloadTooLarge
 
 
 @dataclass
@@ -221,3 +221,25 @@ async def test_enqueue_outside_a_running_app_is_refused() -> None:
     with pytest.raises(NotConnected, match="'shop' has none") as refused:
         await send_email.enqueue()
     assert "async with app:" in refused.value.hint
+
+
+@pytest.mark.parametrize("subject", ["$JS.API.STREAM.DELETE.JOBS", "mega.sched.a.b", "a b", "a.*"])
+async def test_enqueue_takes_no_text_that_is_no_subject(subject: str) -> None:
+    async with App("shop").test(), App("desk", broker="memory:") as desk:
+        with pytest.raises(BadSubject):
+            await desk.enqueue(subject, 1)
+
+
+async def test_a_payload_leaves_room_for_what_a_dead_letter_adds() -> None:
+    app = App("shop")
+
+    @app.job("email.send", retries=0)
+    async def send_email(text: str) -> None:
+        raise ValueError("no")
+
+    async with app.test() as t:
+        with pytest.raises(PayloadTooLarge):
+            await send_email.enqueue("x" * 1_030_000)
+        await send_email.enqueue("x" * 1_000_000)
+        await t.drain()
+        assert 1 == len(t.dead_letters("email.send"))

@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import anyio
@@ -105,6 +105,10 @@ class Unprintable(Exception):
         raise AttributeError("no response")
 
 
+class Panic(BaseException):
+    """What extensions written in Rust raise."""
+
+
 ERRORS = [
     ValueError("no"),
     SystemExit(1),
@@ -112,6 +116,7 @@ ERRORS = [
     StopAsyncIteration(),
     ExceptionGroup("many", [ValueError("one"), ValueError("two")]),
     BaseExceptionGroup("many", [SystemExit(1), ValueError("two")]),
+    Panic(),
     Unprintable(),
     OSError("caf\udce9.txt is not there"),
     ValueError("x" * 100_000),
@@ -466,6 +471,20 @@ async def test_a_job_that_is_done_already_is_acknowledged_without_a_run(stage: S
     await execution.run(again)
     assert [1] == ran
     assert ["ack"] == again.answers
+
+
+async def test_a_done_job_of_the_same_id_is_another_one(stage: Stage) -> None:
+    ran = []
+
+    async def send() -> None:
+        ran.append(1)
+
+    execution = Execution(declare(send).spec, stage.around)
+    await execution.run(Handed())
+    later = Handed(starts=2)
+    later.stored_at += timedelta(hours=1)
+    await execution.run(later)
+    assert [1, 1] == ran
 
 
 @pytest.mark.parametrize("refusal", [AWAY, TOO_LARGE])

@@ -117,3 +117,23 @@ def test_a_snapshot_is_taken_again_when_the_dict_changed_meanwhile() -> None:
             return super().values()
 
     assert [7] == snapshot(Changing({("1", "1"): 7}))  # type: ignore[arg-type]
+
+
+async def test_leases_are_renewed_by_the_ack_wait_that_the_consumer_has(
+    broker: NatsBroker, server: NatsServer, client: Client
+) -> None:
+    await broker.provide(QUEUE)  # with an ack_wait of 1 s
+    async with NatsBroker(server.url(ack_wait=30.0), name="other release") as other:
+        await other.publish(Message(id="a", subject=QUEUE.subject, body=b"1"))
+        draining, redelivered = anyio.Event(), []
+
+        async def run(delivery: Delivery) -> None:
+            await anyio.sleep(2.5 * ACK_WAIT)  # longer than the lease
+            info = await client.api(f"CONSUMER.INFO.{CONSUMER}")
+            redelivered.append(info["num_redelivered"])
+            await delivery.ack()
+            draining.set()
+
+        await other.consume(QUEUE, run, draining=draining)
+
+    assert [0] == redelivered

@@ -111,3 +111,11 @@ async def test_a_server_that_stays_away_is_an_error_in_three_lines(
     lines = str(caught.value).splitlines()
     assert 3 == len(lines)
     assert str(server.port) in lines[0]
+
+
+@pytest.mark.parametrize("job_id", ["order 17", "a\tb", "x.*.>"])
+async def test_any_id_of_a_foreign_producer_can_be_delayed(broker: NatsBroker, job_id: str) -> None:
+    await broker.provide(QUEUE)
+    message = Message(id=job_id, subject=QUEUE.subject, body=b"1")
+    receipt = await broker.publish(message, due_at=datetime.now(UTC) + timedelta(hours=1))
+    assert not receipt.duplicate

@@ -106,3 +106,12 @@ async def test_a_follower_misses_nothing_while_its_connection_is_away(
             await elsewhere.state.get("a.b")
         async with asyncio.timeout(20):
             assert at("done") == await anext(records)
+
+
+async def test_a_record_of_a_newer_release_is_as_good_as_none(
+    broker: NatsBroker, client: Client
+) -> None:
+    record = b'{"id": "a", "subject": "email.send", "state": "paused"}'
+    await client.nc.publish("$KV.MEGA_STATE.a", record)
+    await client.nc.flush()
+    await until_answer(lambda: broker.state.get("a"), lambda found: found is None, what="none")

@@ -144,3 +144,12 @@ async def test_dead_letters_get_their_stream_when_one_is_needed(
     found = await config(client, f"STREAM.INFO.{STREAM}_DLQ")
     assert ["email.send.dlq"] == found["subjects"]
     assert 7 * 24 * 3600 == found["max_age"] // 1_000_000_000
+
+
+async def test_a_producer_does_not_set_the_limits_of_the_workers(
+    broker: NatsBroker, client: Client
+) -> None:
+    await broker.provide(Queue(QUEUE.subject, JobOptions(concurrency=50)), is_serving=True)
+    await broker.provide(QUEUE)
+
+    assert 50 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["max_ack_pending"]
