@@ -28,6 +28,7 @@ class Program:
         self.home = home
         self.output = ""
         self.errors = ""
+        self.code: int | None = None
         self._process = subprocess.Popen(
             [sys.executable, file.name, *arguments],
             cwd=file.parent,
@@ -75,10 +76,10 @@ class Program:
 
     def wait(self, *, within: float = START) -> int:
         """Return its exit code once it has ended and all its output is read."""
-        code = self._process.wait(timeout=within)
+        self.code = self._process.wait(timeout=within)
         for reader in self._readers:
             reader.join(timeout=within)
-        return code
+        return self.code
 
     def __enter__(self) -> Program:
         return self
@@ -115,9 +116,9 @@ def write_app(folder: Path, source: str, name: str = "app.py") -> Path:
 
 
 def run_to_end(file: Path, *arguments: str, home: Path, **environment: str) -> Program:
-    """Run an app to its end and return it, with `code` in place."""
+    """Run an app to its end and return it, with its exit code in `code`."""
     with Program(file, *arguments, home=home, **environment) as program:
-        program.code = program.wait()  # type: ignore[attr-defined]
+        program.wait()
     return program
 
 

@@ -91,13 +91,13 @@ def test_a_worker_and_a_scheduler_share_one_server(tmp_path: Path, home: Path) -
 
 def test_the_embedded_server_keeps_jobs_until_a_worker_comes(tmp_path: Path, home: Path) -> None:
     file = write_app(tmp_path, TWO_ROLES)
-    assert 0 == run_to_end(file, "enqueue", "greet", home=home).code  # type: ignore[attr-defined]
+    assert 0 == run_to_end(file, "enqueue", "greet", home=home).code
     with Program(file, "--role", "worker", home=home) as worker:
         worker.wait_for("greeted")
 
 
 def test_check_shows_the_app_and_starts_nothing(home: Path) -> None:
     program = run_to_end(DEMO, "--check", home=home)
-    assert 0 == program.code  # type: ignore[attr-defined]
+    assert 0 == program.code
     assert "  job       demo.flaky   flaky(ctx)" in program.output
     assert not home.exists()
