@@ -195,7 +195,7 @@ class App(Group, Generic[S]):
         if entered is None or self._session is None:
             return
         if exc_info[0] is not None:
-            await self._session.pools.stop(0)
+            await self._session.pools.end_now()
         # The body's error is not handed down: task groups would wrap it.
         await entered.__aexit__(None, None, None)
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
+import anyio
+
 from mega.context import current_run
 from mega.declare.registry import CpuSpec, Registry
 from mega.events import CpuCrashed, CpuDispatched, CpuDone, CpuEvent, CpuFailed, CpuStopped
@@ -54,10 +56,11 @@ class CpuPools:
         for pool in self._pools.values():
             await pool.start()
 
-    async def stop(self, grace: float) -> None:
-        """Refuse new calls, give those in hand `grace` seconds, and end all processes."""
-        for pool in self._pools.values():
-            await pool.stop(grace)
+    async def end_now(self) -> None:
+        """Refuse new calls, and end all processes, also when the caller is being cancelled."""
+        with anyio.CancelScope(shield=True):
+            for pool in self._pools.values():
+                await pool.stop(0)
 
     async def call(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one task and return what it returned. Raises: what it raised, CpuError."""

@@ -78,7 +78,7 @@ class Supervisor:
             await self._work(session, consumers)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WITHIN):
-                await session.pools.stop(0)
+                await session.pools.end_now()
                 await _call_all(session.registry.shutdown)
 
     async def _work(self, session: Session, consumers: list[Consumer]) -> None:
