@@ -1,7 +1,8 @@
 """mega: scheduled jobs, queued jobs and CPU tasks, declared with decorators in one file."""
 
 from mega.app import App
-from mega.context import JobContext, ScheduleContext
+from mega.context import JobContext, ScheduleContext, current_job
+from mega.control import Reject, Retry, Snooze
 from mega.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -42,8 +43,12 @@ __all__ = [
     "MegaError",
     "NotConnected",
     "PayloadError",
+    "Reject",
     "ResultExpired",
+    "Retry",
     "ScheduleContext",
     "ScheduleHandle",
+    "Snooze",
     "__version__",
+    "current_job",
 ]

@@ -13,7 +13,7 @@ from typing_extensions import TypeVar
 if TYPE_CHECKING:
     from mega.app import App
 
-__all__ = ["JobContext", "ScheduleContext", "current_run"]
+__all__ = ["JobContext", "ScheduleContext", "current_job", "current_run"]
 
 S = TypeVar("S", default=Any)
 
@@ -21,8 +21,20 @@ logger: logging.Logger = logging.getLogger("mega.job")
 schedule_logger: logging.Logger = logging.getLogger("mega.schedule")
 
 
-#: What identifies the run that this task is in; a CPU call takes it along for its log lines.
-current_run: ContextVar[Mapping[str, Any] | None] = ContextVar("mega_run", default=None)
+#: The run that this code is in, also in its threads and child tasks.
+current_run: ContextVar[JobContext[Any] | ScheduleContext[Any] | None] = ContextVar(
+    "mega_run", default=None
+)
+
+
+def current_job() -> JobContext[Any] | None:
+    """Return the context of the job that this code runs in, or None outside of a job.
+
+    It holds in async and plain handlers, in their child tasks and in `anyio.to_thread`. A
+    thread that the handler starts itself needs `contextvars.copy_context().run`.
+    """
+    run = current_run.get()
+    return run if isinstance(run, JobContext) else None
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
@@ -84,9 +96,11 @@ class JobContext(Generic[S]):
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the job's id, subject and attempt."""
-        return RunLogger(
-            logger, {"job_id": self.id, "subject": self.subject, "attempt": self.attempt}
-        )
+        return RunLogger(logger, self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """What identifies this run in events, log lines and CPU calls."""
+        return {"job_id": self.id, "subject": self.subject, "attempt": self.attempt}
 
 
 class ScheduleContext(Generic[S]):
@@ -115,4 +129,8 @@ class ScheduleContext(Generic[S]):
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose lines carry the schedule's name."""
-        return RunLogger(schedule_logger, {"schedule": self.name})
+        return RunLogger(schedule_logger, self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """What identifies this run in log lines and CPU calls."""
+        return {"schedule": self.name}

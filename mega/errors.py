@@ -18,7 +18,9 @@ __all__ = [
     "BadOption",
     "BadSubject",
     "BadTimezone",
+    "BlockingCall",
     "BrokerError",
+    "BrokerFull",
     "BrokerTooOld",
     "BrokerUnavailable",
     "CpuArgumentError",
@@ -155,6 +157,12 @@ class NotConnected(MegaError, RuntimeError):
     code = "app.not_connected"
 
 
+class BlockingCall(MegaError, RuntimeError):
+    """A call that would block the event loop that runs in this thread, or one of another loop."""
+
+    code = "app.blocking_call"
+
+
 class PayloadError(MegaError, TypeError):
     """A payload that can't be sent or read."""
 
@@ -189,6 +197,12 @@ class BrokerUnavailable(BrokerError):
     """The broker can't be reached, or did not confirm in time."""
 
     code = "broker.unavailable"
+
+
+class BrokerFull(BrokerUnavailable):
+    """The broker has no room left for the job; those that it has are kept."""
+
+    code = "broker.full"
 
 
 class UnknownSubject(BrokerError):

@@ -10,8 +10,22 @@ from typing import Any, Never, ParamSpec, TypeVar, cast, overload
 from mega.cron import validate
 from mega.cron.timetable import CronTimetable, IntervalTimetable, Timetable
 from mega.declare.naming import check_name, check_subject, located, place_of
-from mega.declare.registry import DEFAULT_POOL, CpuSpec, JobSpec, Registry, ScheduleSpec
-from mega.declare.signature import Handler, check_task, inspect_job, inspect_schedule
+from mega.declare.registry import (
+    DEFAULT_POOL,
+    CpuSpec,
+    JobSpec,
+    Middleware,
+    Registry,
+    ScheduleSpec,
+    StartUp,
+)
+from mega.declare.signature import (
+    Handler,
+    check_task,
+    inspect_job,
+    inspect_schedule,
+    is_coroutine_function,
+)
 from mega.errors import BadHandler, BadOption
 from mega.events import Event, event_class
 from mega.handles import (
@@ -29,12 +43,14 @@ from mega.options import (
     JobOptions,
     Lock,
     PoolOptions,
+    RetryOn,
     Role,
     Seconds,
     check_role,
     refuse_unknown,
     to_backoff,
     to_lock,
+    to_retry_on,
     to_seconds,
     to_timeout,
 )
@@ -47,6 +63,7 @@ R = TypeVar("R")
 E = TypeVar("E", bound=Event)
 F = TypeVar("F", bound=Callable[..., Any])
 Hook = TypeVar("Hook", bound=Callable[[], Any])
+M = TypeVar("M", bound=Middleware)
 H = TypeVar("H", bound=Handle)
 Fn = Callable[..., Any]
 
@@ -71,6 +88,7 @@ class Group:
         concurrency: int = 1,
         per_worker: int | None = None,
         timeout: Seconds | None = None,
+        retry_on: RetryOn = Exception,
         dead_letter: DeadLetter = DEFAULT_DEAD_LETTER,
         result_ttl: Seconds = 3600,
         track: bool = True,
@@ -80,7 +98,8 @@ class Group:
         """Declare a job. The function takes `()`, `(payload)` or `(payload, ctx)`.
 
         `retries` are the runs after the first. `concurrency` counts the runs at once in all
-        workers together, `per_worker` those in one. `timeout` (seconds) ends one run. The
+        workers together, `per_worker` those in one. `timeout` (seconds) ends one run.
+        `retry_on` says which errors are retried: classes, or a function of the error. The
         result is kept for `result_ttl` seconds; `track=False` keeps no state at all.
 
         Raises: DeclarationError.
@@ -95,6 +114,7 @@ class Group:
                 concurrency=concurrency,
                 per_worker=per_worker,
                 timeout=to_timeout(timeout),
+                retry_on=to_retry_on(retry_on),
                 dead_letter=dead_letter,
                 result_ttl=to_seconds(result_ttl, option="result_ttl", minimum=1.0),
                 track=track,
@@ -124,6 +144,7 @@ class Group:
         every: Seconds | None = None,
         timezone: str | None = None,
         lock: bool | str | Lock | None = None,
+        timeout: Seconds | None = None,
         name: str | None = None,
         **unknown: Never,
     ) -> ScheduleDecorator:
@@ -131,6 +152,7 @@ class Group:
 
         The function takes `()` or `(ctx)`. Each tick runs once, however many schedulers
         there are; `lock` keeps runs apart that last longer than the time between ticks.
+        After `timeout` seconds a run is cancelled and has failed.
         Over a job, each tick enqueues that job. `timezone` is an IANA name; None means the
         host's. The dialect of cron is described in docs/reference/cron.md.
 
@@ -141,6 +163,7 @@ class Group:
             refuse_unknown(unknown, Group.schedule.__kwdefaults__ or (), what="a schedule")
             timetable = _timetable(cron, every, timezone)
             checked_lock = to_lock(lock, stores=LOCK_STORES)
+            limit = to_timeout(timeout)
 
         def declare(fn: Fn) -> ScheduleHandle[Any, Any]:
             handler, subject = _scheduled(fn, sys._getframe(1))
@@ -151,6 +174,7 @@ class Group:
                 is_host_zone=cron is not None and timezone is None,
                 lock=checked_lock,
                 handler=handler,
+                timeout=limit,
                 subject=subject,
             )
             self.registry.add_schedule(spec)
@@ -208,10 +232,37 @@ class Group:
 
         return subscribe
 
-    def on_startup(self, fn: Hook) -> Hook:
-        """Call `fn` before anything runs, in each serving process."""
-        self.registry.startup.append(fn)
+    def middleware(self, fn: M) -> M:
+        """Put `fn` around each run of a job: `async def fn(ctx, call_next)`.
+
+        It awaits `call_next()` for the handler's result, and returns it or another one.
+        What was declared first is outermost. Raises: BadHandler.
+        """
+        with located(sys._getframe(1)):
+            if not is_coroutine_function(fn):
+                raise BadHandler(
+                    f"{getattr(fn, '__name__', fn)!r} can't be middleware: it is not async.",
+                    hint="Write async def name(ctx, call_next): return await call_next().",
+                )
+        self.registry.middleware.append(fn)
         return fn
+
+    @overload
+    def on_startup(self, fn: Hook) -> Hook: ...
+    @overload
+    def on_startup(self, *, once: bool = False) -> Callable[[Hook], Hook]: ...
+    def on_startup(self, fn: Any = None, *, once: bool = False) -> Any:
+        """Call `fn` before anything runs, in each serving process.
+
+        With `once`, only one of the processes that start together calls it, and the others
+        don't wait for it.
+        """
+
+        def declare(hook: Hook) -> Hook:
+            self.registry.startup.append(StartUp(hook, once))
+            return hook
+
+        return declare if fn is None else declare(fn)
 
     def on_shutdown(self, fn: Hook) -> Hook:
         """Call `fn` when all work has ended, in each serving process."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from random import random
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, cast, get_args
 
 from mega.errors import BadOption, UnknownLock, UnknownRole, did_you_mean
 
@@ -23,6 +23,7 @@ __all__ = [
     "JobOptions",
     "Lock",
     "PoolOptions",
+    "RetryOn",
     "Role",
     "Seconds",
     "check_count",
@@ -30,11 +31,13 @@ __all__ = [
     "refuse_unknown",
     "to_backoff",
     "to_lock",
+    "to_retry_on",
     "to_seconds",
     "to_timeout",
 ]
 
 Seconds: TypeAlias = float | timedelta
+RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 Role = Literal["all", "worker", "scheduler", "web"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -121,6 +124,20 @@ def to_backoff(value: Any) -> Backoff:
     return Backoff(initial=constant, max=constant, factor=1, jitter=False)
 
 
+def to_retry_on(value: Any) -> Callable[[Exception], bool]:
+    """Return a function that says whether an error is retried. Raises: BadOption."""
+    kinds = value if isinstance(value, tuple) else (value,)
+    if kinds and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        return lambda error: isinstance(error, kinds)
+    if callable(value) and not isinstance(value, type):
+        return cast("Callable[[Exception], bool]", value)
+    raise BadOption(
+        f"retry_on={value!r} doesn't say which errors are retried.",
+        hint="Give it exception classes, such as (OSError, TimeoutError), or a function "
+        "of the error that returns a bool.",
+    )
+
+
 @dataclass(frozen=True)
 class Lock:
     """Keep runs of one schedule apart, also across processes.
@@ -170,6 +187,10 @@ class DeadLetter:
             check_count(self.max_bytes, option="DeadLetter.max_bytes", minimum=1)
 
 
+def _every_error(error: Exception) -> bool:
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """What a job declares beside its subject and handler."""
@@ -179,6 +200,7 @@ class JobOptions:
     concurrency: int = 1
     per_worker: int | None = None
     timeout: float | None = None
+    retry_on: Callable[[Exception], bool] = field(default=_every_error, compare=False)
     dead_letter: DeadLetter = DeadLetter()
     result_ttl: float = 3600.0
     track: bool = True

@@ -25,7 +25,7 @@ assert SPEC is not None
 HOME = Path(str(SPEC.origin)).parent
 SOURCES = sorted(HOME.rglob("*.py"))
 
-LEAVES = "errors options events context version"
+LEAVES = "errors options events context control version"
 
 #: Who may import whom inside mega, from the bottom to the top. Every module may also import
 #: its own package. An adapter is one part of its own: it imports no other adapter.
@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "options": LEAVES,
     "events": LEAVES,
     "context": LEAVES,
+    "control": LEAVES,
     "wire": LEAVES,
     "cron": LEAVES,
     "declare": f"{LEAVES} wire cron",
@@ -72,6 +73,7 @@ LATE = {
 PUBLIC = (
     "app",
     "context",
+    "control",
     "cron",
     "errors",
     "events",

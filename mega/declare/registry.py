@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from mega.cron.timetable import Timetable
 from mega.declare.signature import Handler
@@ -14,9 +14,19 @@ from mega.options import JobOptions, Lock, PoolOptions, Role
 from mega.wire.message import stream_name
 from mega.wire.payload import Codec
 
-__all__ = ["DEFAULT_POOL", "CpuSpec", "JobSpec", "Registry", "ScheduleSpec"]
+__all__ = [
+    "DEFAULT_POOL",
+    "CpuSpec",
+    "JobSpec",
+    "Middleware",
+    "Registry",
+    "ScheduleSpec",
+    "StartUp",
+]
 
 T = TypeVar("T")
+#: A coroutine function of the context and of what calls the next one, ending in the handler.
+Middleware: TypeAlias = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 DEFAULT_POOL = "default"
 
 
@@ -50,6 +60,7 @@ class ScheduleSpec:
     is_host_zone: bool
     lock: Lock | None
     handler: Handler
+    timeout: float | None = None
     subject: str | None = None
 
     @property
@@ -74,6 +85,14 @@ class CpuSpec:
     place: str
 
 
+@dataclass(frozen=True, slots=True)
+class StartUp:
+    """A function that is called at start: in each process, or `once` in all that start together."""
+
+    fn: Callable[[], Any]
+    once: bool
+
+
 @dataclass(slots=True)
 class Registry:
     """All declarations of one app or group, in the order in which they were made."""
@@ -83,7 +102,8 @@ class Registry:
     cpu_tasks: dict[str, CpuSpec] = field(default_factory=dict)
     pools: dict[str, PoolOptions] = field(default_factory=dict)
     subscribers: list[tuple[type[Event], Callable[[Any], Any]]] = field(default_factory=list)
-    startup: list[Callable[[], Any]] = field(default_factory=list)
+    middleware: list[Middleware] = field(default_factory=list)
+    startup: list[StartUp] = field(default_factory=list)
     shutdown: list[Callable[[], Any]] = field(default_factory=list)
     closed_because: str = ""
 
@@ -127,6 +147,7 @@ class Registry:
         for name, options in other.pools.items():
             self.add_pool(name, options)
         self.subscribers += other.subscribers
+        self.middleware += other.middleware
         self.startup += other.startup
         self.shutdown += other.shutdown
         other.closed_because = "the group is included already"

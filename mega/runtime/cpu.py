@@ -64,9 +64,10 @@ class CpuPools:
 
     async def call(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one task and return what it returned. Raises: what it raised, CpuError."""
-        run = {key: str(value) for key, value in (current_run.get() or {}).items()}
+        run = current_run.get()
+        facts = {key: str(value) for key, value in run.facts().items()} if run else {}
         pool = self._pools[spec.pool]
-        return await pool.call(spec.ref, args, kwargs, timeout=spec.timeout, context=run)
+        return await pool.call(spec.ref, args, kwargs, timeout=spec.timeout, context=facts)
 
     def _emit(self, kind: str, facts: dict[str, Any]) -> None:
         event = EVENTS[kind]

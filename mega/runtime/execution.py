@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextvars import copy_context
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from mega.events import JobDeadLettered, JobDone, JobFailed, JobRetried, JobStar
 from mega.ports import Delivery
 from mega.runtime.attempt import Attempt
 from mega.runtime.calling import caller
+from mega.runtime.isolation import isolated
 from mega.runtime.retry import max_attempts, next_run_after
 from mega.runtime.surroundings import Surroundings
 from mega.wire.dead_letter import seal
@@ -41,10 +43,19 @@ class Execution:
         self._spec = spec
         self._around = around
         self._is_tracked = spec.options.track
-        self._call = caller(spec.handler, slots=spec.options.slots, timeout=spec.options.timeout)
+        self._call = caller(
+            spec.handler,
+            slots=spec.options.slots,
+            timeout=spec.options.timeout,
+            middleware=around.middleware,
+        )
+        self._start_context = copy_context()
 
     async def run(self, delivery: Delivery) -> None:
         """Run one delivery. Raises nothing but cancellation."""
+        await isolated(self._start_context.copy(), self._run(delivery))
+
+    async def _run(self, delivery: Delivery) -> None:
         try:
             attempt = self._open(delivery)
             if delivery.starts == 1 or await self._may_start_again(attempt):
@@ -89,10 +100,11 @@ class Execution:
             await self._bury(attempt, error, "payload")
             return
         await self._started(attempt)
-        current_run.set(attempt.facts())
+        context = self._context(attempt)
+        current_run.set(context)
         begun = self._around.clock.monotonic()
         try:
-            result = await self._call(payload, self._context(attempt))
+            result = await self._call(payload, context)
         except GeneratorExit:
             raise
         except BaseException as error:

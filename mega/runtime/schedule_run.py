@@ -104,7 +104,7 @@ class ScheduleRunner:
         self, spec: ScheduleSpec, claim: Claim, context: ScheduleContext[Any]
     ) -> BaseException | None:
         facts: dict[str, Any] = {"name": spec.name, "due_at": context.due_at}
-        outer = current_run.set({"schedule": spec.name})
+        outer = current_run.set(context)
         self._emit(ScheduleRun(**facts, lateness=context.lateness))
         begun = self._around.clock.monotonic()
         try:
@@ -174,7 +174,7 @@ class ScheduleRunner:
 
     def _handler(self, spec: ScheduleSpec) -> Call:
         if spec.subject is None:
-            return caller(spec.handler)
+            return caller(spec.handler, timeout=spec.timeout)
 
         async def enqueue(payload: Any, context: ScheduleContext[Any]) -> None:
             await self._enqueue(spec, context.due_at)

@@ -53,7 +53,14 @@ async def open_session(
         hub = Hub(registry.subscribers)
         async with _running(hub), CpuPools(registry, hub, pool_factory) as pools:
             worker = f"{socket.gethostname()}:{os.getpid()}"
-            around = Surroundings(app=app, broker=broker, hub=hub, clock=clock, worker=worker)
+            around = Surroundings(
+                app=app,
+                broker=broker,
+                hub=hub,
+                clock=clock,
+                worker=worker,
+                middleware=registry.middleware,
+            )
             producer = Producer(broker, hub, clock)
             yield Session(
                 registry=registry,

@@ -92,7 +92,7 @@ class Supervisor:
             logger.warning("after %g s the rest was cancelled and given back", self._drain_timeout)
 
     async def _start_up(self, session: Session, consumers: list[Consumer]) -> None:
-        await _call_all(session.registry.startup)
+        await _call_all([hook.fn for hook in session.registry.startup])
         async with anyio.create_task_group() as group:
             if self._probes_pools:
                 group.start_soon(session.pools.start)

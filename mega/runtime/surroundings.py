@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mega.declare.registry import Middleware
 from mega.ports import Broker, Clock
 from mega.runtime.hub import Hub
 
@@ -23,3 +25,4 @@ class Surroundings:
     hub: Hub
     clock: Clock
     worker: str
+    middleware: Sequence[Middleware] = ()
