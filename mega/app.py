@@ -9,19 +9,23 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
-from typing_extensions import TypeVar, Unpack
+from typing_extensions import TypeVar
 
 from mega.adapters import make_broker, make_pool
+from mega.dead_letters import DeadLetters
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
-from mega.declare.naming import AppFile, alias_main, located, place_of
+from mega.declare.naming import AppFile, alias_main, located
 from mega.declare.registry import CpuSpec, ScheduleSpec
-from mega.errors import BadHandler, NotConnected, sole_error
+from mega.enqueue import Enqueuer
+from mega.errors import NotConnected, sole_error
 from mega.group import Group
-from mega.handles import EnqueueOptions, Job, JobHandle, Owner, PayloadOf
+from mega.handles import JobHandle, Owner
 from mega.ops.terminal import show_errors_plainly
 from mega.options import BrokerUrl, Role, check_role
 from mega.ports import Broker, Clock
+from mega.runtime.background import Background
 from mega.runtime.clock import SystemClock
+from mega.runtime.producer import Target
 from mega.runtime.session import Session, open_session
 from mega.runtime.supervisor import Supervisor
 
@@ -31,15 +35,13 @@ if TYPE_CHECKING:
 __all__ = ["App"]
 
 S = TypeVar("S", default=None)
-T = TypeVar("T")
-R = TypeVar("R")
 
 Backend = Literal["asyncio", "trio"]
 
 DRAIN_TIMEOUT = 25.0
 
 
-class App(Group, Generic[S]):
+class App(Group, Enqueuer, Generic[S]):
     """Scheduled jobs, queued jobs and CPU tasks, declared in one file and served by `run()`.
 
     `broker` is a URL: `nats://…`, `embedded:` (the default: a server of its own in `.mega/`
@@ -84,56 +86,14 @@ class App(Group, Generic[S]):
         self._is_provisioning = provision
         self._file = AppFile(name, frame)
         self._session: Session | None = None
+        self._background = Background(self._opened_aside)
+        self._targets: dict[str, Target] = {}
         self._entered: AbstractAsyncContextManager[Session] | None = None
 
-    # -- enqueue
-
-    @overload
-    async def enqueue(
-        self,
-        job: JobHandle[None, ..., Any, R],
-        payload: None = None,
-        **options: Unpack[EnqueueOptions],
-    ) -> Job[R]: ...
-    @overload
-    async def enqueue(
-        self,
-        job: JobHandle[T, ..., Any, R],
-        payload: PayloadOf[T],
-        **options: Unpack[EnqueueOptions],
-    ) -> Job[R]: ...
-    @overload
-    async def enqueue(
-        self, job: str, payload: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> Job[Any]: ...
-    async def enqueue(
-        self, job: Any, payload: Any = None, **options: Unpack[EnqueueOptions]
-    ) -> Job[Any]:
-        """Store one job and return its handle; it does not run here.
-
-        `job` is a job of this app, or a subject as text. The options are those of
-        EnqueueOptions.
-
-        Raises: NotConnected, PayloadError, BadOption, BrokerUnavailable (the job may be
-        stored all the same: enqueue again with the same `id`).
-        """
-        return await self._enqueue(job, payload, options)
-
-    async def _enqueue(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]:
-        producer = self._live("enqueue").producer
-        if isinstance(job, JobHandle) and job._owner is not self:
-            raise BadHandler(f"{job!r} belongs to another app or to a group that is not included.")
-        subject = job.subject if isinstance(job, JobHandle) else job
-        if not isinstance(subject, str):
-            raise BadHandler(
-                f"{getattr(job, '__name__', job)!r} is not a job.",
-                where=place_of(job) if callable(job) else "",
-                hint='Decorate the function with @app.job("…") and enqueue what that leaves.',
-            )
-        spec = self.registry.jobs.get(subject)
-        if spec is None:
-            return await producer.enqueue_by_name(subject, payload, options)
-        return await producer.enqueue(spec, payload, options)
+    def dead_letters(self, job: JobHandle[Any, ..., Any, Any] | str) -> DeadLetters:
+        """Return the dead letters of a job, or of a subject given as text. Raises: NotConnected."""
+        subject = job if isinstance(job, str) else job.subject
+        return DeadLetters(self._live("dead_letters").around.broker, subject)
 
     # -- serve
 
@@ -144,19 +104,25 @@ class App(Group, Generic[S]):
         broker: str | None = None,
         backend: Backend = "asyncio",
         drain_timeout: float = DRAIN_TIMEOUT,
+        max_jobs: int | None = None,
         argv: Iterable[str] | None = None,
     ) -> None:
         """Run the command line of this app: serve a role until Ctrl-C, or one command.
 
-        Flags win over MEGA_ROLE and MEGA_BROKER, and these over the arguments. Returns
-        after an orderly end; an error ends the process with the codes of docs/reference.
+        Flags win over MEGA_ROLE, MEGA_BROKER and MEGA_MAX_JOBS, and these over the
+        arguments. Returns after an orderly end; an error ends the process with the codes of
+        docs/reference. `max_jobs` is that of `serve`.
         """
         from mega import cli  # a producer needs no command line
 
         self._end_import_in_child()
         arguments = sys.argv[1:] if argv is None else list(argv)
         defaults = cli.Defaults(
-            role=role, broker=broker, backend=backend, drain_timeout=drain_timeout
+            role=role,
+            broker=broker,
+            backend=backend,
+            drain_timeout=drain_timeout,
+            max_jobs=max_jobs,
         )
         cli.run_app(self, arguments, defaults)
 
@@ -165,9 +131,12 @@ class App(Group, Generic[S]):
         *,
         role: Role = "all",
         drain_timeout: float = DRAIN_TIMEOUT,
+        max_jobs: int | None = None,
         on_ready: Callable[[], None] | None = None,
     ) -> None:
         """Serve a role in the running event loop until SIGINT or SIGTERM.
+
+        `max_jobs` is how many runs of jobs, all together, this process has at once.
 
         Raises: DeclarationError, BrokerError, CpuStartError.
         """
@@ -176,6 +145,7 @@ class App(Group, Generic[S]):
             self._opened_to_serve,
             role=check_role(role),
             drain_timeout=drain_timeout,
+            max_jobs=max_jobs,
             on_ready=lambda session: on_ready() if on_ready else None,
         )
         try:
@@ -241,15 +211,29 @@ class App(Group, Generic[S]):
             raise NotConnected(f"the app {self.name!r} is entered already.")
         self.check()
         clock = clock or SystemClock()
-        broker = broker or self._make_broker(clock)
-        async with open_session(
-            self, self.registry, broker=broker, pool_factory=make_pool, clock=clock
-        ) as session:
-            self._session = session
+        async with broker or self._make_broker(clock) as connected:
             try:
-                yield session
+                async with self._session_on(connected, clock) as self._session:
+                    yield self._session
             finally:
                 self._session = None
+
+    @asynccontextmanager
+    async def _opened_aside(self) -> AsyncIterator[Session]:
+        """Open the app for `enqueue_sync` alone; it may be entered or served beside that."""
+        self._end_import_in_child()
+        self.check()
+        if self.broker_url.kind == "memory":
+            raise NotConnected(
+                "a broker in memory lives as long as the app is entered, and it is not.",
+                hint="Call it inside `async with app:`, or name another broker.",
+            )
+        clock = SystemClock()
+        async with self._make_broker(clock) as broker, self._session_on(broker, clock) as session:
+            yield session
+
+    def _session_on(self, broker: Broker, clock: Clock) -> AbstractAsyncContextManager[Session]:
+        return open_session(self, self.registry, broker=broker, pool_factory=make_pool, clock=clock)
 
     @asynccontextmanager
     async def _opened_to_serve(
@@ -276,14 +260,6 @@ class App(Group, Generic[S]):
     @property
     def _owner(self) -> Owner:
         return self
-
-    def _live(self, what: str) -> Session:
-        if self._session is None:
-            raise NotConnected(
-                f"{what} needs a connection, and the app {self.name!r} has none.",
-                hint="Call it inside `async with app:`, or from a handler under app.run().",
-            )
-        return self._session
 
     async def _run_schedule(self, spec: ScheduleSpec) -> None:
         error = await self._live("run_now").schedules.run(spec)

@@ -56,6 +56,7 @@ class Defaults:
     broker: str | None
     backend: str
     drain_timeout: float
+    max_jobs: int | None = None
 
 
 class Served(Protocol):
@@ -69,7 +70,12 @@ class Served(Protocol):
     def use_broker(self, url: str) -> None: ...
     def check(self) -> None: ...
     def serve(
-        self, *, role: Role, drain_timeout: float, on_ready: Callable[[], None]
+        self,
+        *,
+        role: Role,
+        drain_timeout: float,
+        max_jobs: int | None,
+        on_ready: Callable[[], None],
     ) -> Coroutine[Any, Any, None]: ...
     async def __aenter__(self) -> Any: ...
     async def __aexit__(self, *exc_info: Any) -> None: ...
@@ -129,6 +135,7 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
         "--role", metavar="ROLE", help="all (the default), worker, scheduler or web"
     )
     parser.add_argument("--drain-timeout", type=float, metavar="S", help="seconds for the end")
+    parser.add_argument("--max-jobs", type=int, metavar="N", help="runs at once, of all jobs")
     parser.add_argument("--check", action="store_true", help="show what is declared, and stop")
     options = parser.parse_args(arguments)
     begun = time.monotonic()
@@ -144,6 +151,7 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
         app.serve,
         role=role,
         drain_timeout=to_seconds(timeout, option="--drain-timeout"),
+        max_jobs=_max_jobs(options.max_jobs, defaults.max_jobs),
         on_ready=lambda: _say_ready(app, role, begun),
     )
     try:
@@ -152,6 +160,17 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
         _leave_stuck_threads(error)
         raise
     _leave_stuck_threads(None)
+
+
+def _max_jobs(flag: int | None, default: int | None) -> int | None:
+    """Return the limit of the flag, else of MEGA_MAX_JOBS, else the declared one."""
+    named = os.environ.get("MEGA_MAX_JOBS")
+    if flag is None and named:
+        try:
+            flag = int(named)
+        except ValueError:
+            raise BadOption(f"MEGA_MAX_JOBS={named!r} is not a whole number.") from None
+    return default if flag is None else flag
 
 
 def _leave_stuck_threads(error: Exception | None) -> None:

@@ -6,25 +6,33 @@ import logging
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from typing_extensions import TypeVar
 
 if TYPE_CHECKING:
     from mega.app import App
 
-__all__ = ["JobContext", "ScheduleContext", "current_job", "current_run"]
+__all__ = [
+    "JobContext",
+    "RunContext",
+    "RunFilter",
+    "ScheduleContext",
+    "current_job",
+    "current_run",
+]
 
 S = TypeVar("S", default=Any)
 
 logger: logging.Logger = logging.getLogger("mega.job")
 schedule_logger: logging.Logger = logging.getLogger("mega.schedule")
+#: The fields of log lines that name a run.
+FIELDS = ("job_id", "subject", "attempt", "schedule")
 
+RunContext: TypeAlias = "JobContext[Any] | ScheduleContext[Any]"
 
 #: The run that this code is in, also in its threads and child tasks.
-current_run: ContextVar[JobContext[Any] | ScheduleContext[Any] | None] = ContextVar(
-    "mega_run", default=None
-)
+current_run: ContextVar[RunContext | None] = ContextVar("mega_run", default=None)
 
 
 def current_job() -> JobContext[Any] | None:
@@ -43,6 +51,32 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, Any]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
         return msg, kwargs
+
+
+class RunFilter(logging.Filter):
+    """Puts on each log record which run it was logged in; it holds nothing back.
+
+    A record gets `job_id`, `subject`, `attempt` and `schedule` (None outside of a run, and
+    where they don't apply), and `run`, one text of them for people, which is empty outside.
+    What a record has of them already stays. Add it to a handler: a filter of a logger sees no
+    records of the loggers below it.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        run, known = current_run.get(), vars(record)
+        names_its_run = "job_id" in known or "schedule" in known
+        facts = {} if run is None or names_its_run else run.facts()
+        for name in FIELDS:
+            known.setdefault(name, facts.get(name))
+        known.setdefault("run", _title(known))
+        return True
+
+
+def _title(facts: Mapping[str, Any]) -> str:
+    """Return how people call a run, or an empty text when the facts name none."""
+    if facts.get("job_id"):
+        return f"{facts.get('subject')} {facts['job_id']} attempt {facts.get('attempt')}"
+    return f"schedule {facts['schedule']}" if facts.get("schedule") else ""
 
 
 class JobContext(Generic[S]):
@@ -102,6 +136,9 @@ class JobContext(Generic[S]):
         """What identifies this run in events, log lines and CPU calls."""
         return {"job_id": self.id, "subject": self.subject, "attempt": self.attempt}
 
+    def __str__(self) -> str:
+        return _title(self.facts())
+
 
 class ScheduleContext(Generic[S]):
     """One run of one schedule. `due_at` is the tick; None for a manual run.
@@ -134,3 +171,6 @@ class ScheduleContext(Generic[S]):
     def facts(self) -> dict[str, Any]:
         """What identifies this run in log lines and CPU calls."""
         return {"schedule": self.name}
+
+    def __str__(self) -> str:
+        return _title(self.facts())

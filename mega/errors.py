@@ -64,6 +64,8 @@ __all__ = [
 MAX_REPORT_LINES = 6
 MAX_LINE = 500
 TEXT_LIMIT = 8 * 1024
+# JSON would write a control character as six; these also do nothing to a terminal.
+PICTURES = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n\r"}
 
 
 class MegaError(Exception):
@@ -368,17 +370,25 @@ def text_of(error: BaseException) -> str:
 
 
 def capped_traceback(error: BaseException) -> str:
-    """Return the error's traceback as text, its middle cut out above 8 KiB."""
-    return _capped("".join(traceback.format_exception(error)))
+    """Return the error's traceback as text, its middle cut out above 8 KiB, if it has one."""
+    try:
+        return _capped("".join(traceback.format_exception(error)))
+    except Exception as fault:
+        return f"its traceback can't be had: {one_line(fault)}"
 
 
 def _capped(text: str) -> str:
-    """Return `text` as UTF-8 can carry it: the name of a file may hold a lone surrogate."""
-    if len(text) > TEXT_LIMIT:
-        half = TEXT_LIMIT // 2
-        left_out = f"[{len(text) - 2 * half} characters left out]"
-        text = f"{text[:half]}\n{left_out}\n{text[-half:]}"
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+    """Return `text` as UTF-8 can carry it, its middle cut out above 8 Ki characters."""
+    if len(text) <= TEXT_LIMIT and len(sendable := _sendable(text)) <= TEXT_LIMIT:
+        return sendable
+    half = TEXT_LIMIT // 2
+    head, tail = _sendable(text[:half])[:half], _sendable(text[-half:])[-half:]
+    return f"{head}\n[the middle of {len(text)} characters left out]\n{tail}"
+
+
+def _sendable(text: str) -> str:
+    # The name of a file may hold a lone surrogate.
+    return text.translate(PICTURES).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def one_line(error: BaseException) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "JobEvent",
     "JobFailed",
     "JobRetried",
+    "JobSnoozed",
     "JobStarted",
     "LockLost",
     "LockStoreDown",
@@ -34,6 +35,7 @@ __all__ = [
     "ScheduleMisfired",
     "ScheduleRun",
     "ScheduleSkipped",
+    "ThreadLeft",
     "event_class",
 ]
 
@@ -71,10 +73,15 @@ class JobStarted(JobEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class JobDone(JobEvent):
-    """The handler returned and the job is acknowledged."""
+    """The handler returned and the job is acknowledged.
+
+    `lapsed`: the worker could not renew the job's lease in time, so that it may have been run
+    elsewhere too.
+    """
 
     kind: ClassVar[str] = "job.done"
     seconds: float
+    lapsed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +94,21 @@ class JobRetried(JobEvent):
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobSnoozed(JobEvent):
+    """The handler put its job off by `delay` seconds, which costs no attempt."""
+
+    kind: ClassVar[str] = "job.snooze"
+    delay: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobFailed(JobEvent):
     """The job will not run again by itself.
 
-    `phase` says why: `retries` (the last attempt failed), `crashed` (it killed its workers),
-    `payload` or `malformed` (it can't be read), or `dead_letter` (the dead letter was refused,
-    so that the job stays and is tried again later).
+    `phase` says why: `retries` (the last attempt failed), `rejected` (another run can't help),
+    `crashed` (it killed its workers), `payload` or `malformed` (it can't be read). Or it is
+    `dead_letter`: `error` kept the dead letter from being stored, which is tried again.
     """
 
     kind: ClassVar[str] = "job.fail"
@@ -106,6 +122,21 @@ class JobDeadLettered(JobEvent):
 
     kind: ClassVar[str] = "job.dlq"
     error: BaseException
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThreadLeft(Event):
+    """A plain handler did not end in time, and its thread goes on without it.
+
+    It ran a job, or the schedule of that name. `left` are all such threads of this process.
+    """
+
+    kind: ClassVar[str] = "thread.left"
+    job_id: str | None = None
+    subject: str | None = None
+    attempt: int | None = None
+    schedule: str | None = None
+    left: int
 
 
 @dataclass(frozen=True, kw_only=True)

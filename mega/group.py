@@ -104,7 +104,7 @@ class Group:
 
         Raises: DeclarationError.
         """
-        with located(sys._getframe(1)):
+        with located(sys._getframe(1), subject if isinstance(subject, str) else ""):
             _refuse_bare(subject, '@app.job("email.send")')
             refuse_unknown(unknown, Group.job.__kwdefaults__ or (), what="a job")
             check_subject(subject)
@@ -223,20 +223,22 @@ class Group:
 
         Raises: UnknownEvent.
         """
-        with located(sys._getframe(1)):
+        with located(frame := sys._getframe(1)):
             kind = event_class(event)
 
         def subscribe(fn: F) -> F:
-            self.registry.subscribers.append((kind, fn))
+            with located(frame):
+                self.registry.add_subscriber(kind, fn)
             return fn
 
         return subscribe
 
     def middleware(self, fn: M) -> M:
-        """Put `fn` around each run of a job: `async def fn(ctx, call_next)`.
+        """Put `fn` around each run of every job of the app: `async def fn(ctx, call_next)`.
 
-        It awaits `call_next()` for the handler's result, and returns it or another one.
-        What was declared first is outermost. Raises: BadHandler.
+        It awaits `call_next()` for the handler's result, once at most, and what it returns is
+        the result of the job. What was declared first is outermost; what an included group
+        declares comes inside of it. Raises: BadHandler.
         """
         with located(sys._getframe(1)):
             if not is_coroutine_function(fn):
@@ -244,7 +246,7 @@ class Group:
                     f"{getattr(fn, '__name__', fn)!r} can't be middleware: it is not async.",
                     hint="Write async def name(ctx, call_next): return await call_next().",
                 )
-        self.registry.middleware.append(fn)
+            self.registry.add_middleware(fn)
         return fn
 
     @overload
@@ -252,21 +254,31 @@ class Group:
     @overload
     def on_startup(self, *, once: bool = False) -> Callable[[Hook], Hook]: ...
     def on_startup(self, fn: Any = None, *, once: bool = False) -> Any:
-        """Call `fn` before anything runs, in each serving process.
+        """Call `fn`, async or not, before anything runs, in each serving process.
 
-        With `once`, only one of the processes that start together calls it, and the others
-        don't wait for it.
+        They are called one after the other, in the order in which they are declared; one that
+        raises ends the start. With `once`, only one of the processes that start together calls
+        it, and the others don't wait for it.
+
+        Raises: DuplicateName, for two of one name with `once`.
         """
 
+        frame = sys._getframe(1)
+
         def declare(hook: Hook) -> Hook:
-            self.registry.startup.append(StartUp(hook, once))
+            with located(frame):
+                self.registry.add_startup(StartUp(hook, once))
             return hook
 
         return declare if fn is None else declare(fn)
 
     def on_shutdown(self, fn: Hook) -> Hook:
-        """Call `fn` when all work has ended, in each serving process."""
-        self.registry.shutdown.append(fn)
+        """Call `fn`, async or not, when all work has ended, in each serving process.
+
+        They are called in the order in which they are declared, also after one has raised.
+        """
+        with located(sys._getframe(1)):
+            self.registry.add_shutdown(fn)
         return fn
 
     def include(self, other: Group, /) -> None:

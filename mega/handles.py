@@ -7,7 +7,7 @@ group that declared it is not included.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import (
@@ -23,6 +23,7 @@ from typing import (
 )
 
 import anyio
+import msgspec
 from typing_extensions import TypeVar, Unpack
 
 from mega.context import JobContext, ScheduleContext
@@ -34,6 +35,7 @@ from mega.wire.payload import Codec
 from mega.wire.record import JobRecord
 
 __all__ = [
+    "BulkOptions",
     "CpuHandle",
     "EnqueueOptions",
     "Job",
@@ -56,12 +58,11 @@ R = TypeVar("R", covariant=True)
 PayloadOf: TypeAlias = T | Callable[[T], Never]
 
 
-class EnqueueOptions(TypedDict, total=False):
-    """What an enqueue may say beside the payload.
+class BulkOptions(TypedDict, total=False):
+    """What an enqueue of many jobs may say beside the payloads.
 
     `delay` (seconds) or `at` (an aware datetime) put the first run off. `retries` (runs
     after the first) or `attempts` (runs in all) and `backoff` override the declaration.
-    `id` makes the enqueue idempotent for two minutes.
     """
 
     delay: Seconds | None
@@ -69,14 +70,30 @@ class EnqueueOptions(TypedDict, total=False):
     retries: int | None
     attempts: int | None
     backoff: Backoff | Seconds | None
-    id: str | None
     headers: Mapping[str, str] | None
+
+
+class EnqueueOptions(BulkOptions, total=False):
+    """What an enqueue may say beside the payload; see also BulkOptions.
+
+    `id` makes the enqueue idempotent for two minutes. `unique` is a key of which one job at
+    a time may be waiting, running or backing off: a second enqueue gets that job's handle.
+    `unique_for` (seconds) holds the key for that long instead, whatever becomes of the job.
+    """
+
+    id: str | None
+    unique: str | None
+    unique_for: Seconds | None
 
 
 class Owner(Protocol):
     """What a handle asks of its app."""
 
     async def _enqueue(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]: ...
+    async def _enqueue_many(
+        self, job: Any, payloads: Iterable[Any], options: BulkOptions
+    ) -> list[Job[Any]]: ...
+    def _enqueue_sync(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]: ...
     async def _run_schedule(self, spec: ScheduleSpec) -> None: ...
     async def _call_task(
         self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -115,6 +132,15 @@ class JobHandle(Handle, Generic[T_contra, P, Ret, R]):
         self.spec: JobSpec = spec
         self.subject: str = spec.subject
 
+    @property
+    def retry_delays(self) -> tuple[float, ...]:
+        """The longest wait before each retry, in seconds.
+
+        Their sum, and what the runs themselves take, is the time from the first failure to
+        the dead letter.
+        """
+        return self.spec.options.retry_delays
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Ret:
         """Run the function here and now, as if it were not decorated."""
         result: Ret = self.fn(*args, **kwargs)
@@ -129,6 +155,22 @@ class JobHandle(Handle, Generic[T_contra, P, Ret, R]):
     async def enqueue(self, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job[R]:
         """Store the job and return its handle; see `App.enqueue`."""
         return await self._require_owner()._enqueue(self, payload, options)
+
+    async def enqueue_many(
+        self, payloads: Iterable[T_contra], **options: Unpack[BulkOptions]
+    ) -> list[Job[R]]:
+        """Store a job for each payload and return their handles; see `App.enqueue_many`."""
+        return await self._require_owner()._enqueue_many(self, payloads, options)
+
+    @overload
+    def enqueue_sync(
+        self: JobHandle[None, P, Ret, R], payload: None = None, **options: Unpack[EnqueueOptions]
+    ) -> Job[R]: ...
+    @overload
+    def enqueue_sync(self, payload: T_contra, **options: Unpack[EnqueueOptions]) -> Job[R]: ...
+    def enqueue_sync(self, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Job[R]:
+        """Store the job from code without an event loop; see `App.enqueue_sync`."""
+        return self._require_owner()._enqueue_sync(self, payload, options)
 
     def __repr__(self) -> str:
         return f"<job {self.subject}>"
@@ -202,7 +244,11 @@ class CpuHandle(Handle, Generic[P, R]):
 
 
 class Job(Generic[R]):
-    """One enqueued job. `duplicate` is true when a job of this id was stored already."""
+    """One enqueued job. `duplicate` is true when a job of its id or unique key was there.
+
+    The methods are awaited in the event loop in which the app was entered, and raise
+    BlockingCall in any other. Sync code has `id` and `duplicate` to keep.
+    """
 
     def __init__(
         self,
@@ -220,10 +266,17 @@ class Job(Generic[R]):
         self._codec = codec
 
     async def state(self) -> JobRecord:
-        """Return what is known of the job. Raises: ResultExpired, BrokerUnavailable."""
-        record = await self._tracked().get(self.id)
+        """Return what is known of the job. Raises: ResultExpired, BrokerUnavailable.
+
+        A job whose worker has died is `waiting`, until it is handed out again.
+        """
+        store = self._tracked()
+        record = await store.get(self.id)
         if record is None:
             raise self._expired("its record ran out, or it was never written")
+        worker = record.worker if record.state == "running" else None
+        if worker is not None and not await store.is_alive(worker):
+            return msgspec.structs.replace(record, state="waiting")
         return record
 
     async def wait(self, *, timeout: Seconds | None = None) -> JobRecord:

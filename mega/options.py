@@ -115,6 +115,10 @@ class Backoff:
             wait = longest if initial else 0.0
         return wait * (0.5 + draw() / 2) if self.jitter else wait
 
+    def longest(self, attempt: int) -> float:
+        """Return the most seconds to wait after that attempt: those without any jitter."""
+        return self.delay(attempt, draw=lambda: 1.0)
+
 
 def to_backoff(value: Any) -> Backoff:
     """Return a Backoff; a bare duration is a constant wait. Raises: BadOption."""
@@ -212,6 +216,11 @@ class JobOptions:
             check_count(self.per_worker, option="per_worker", minimum=1)
         if not isinstance(self.dead_letter, DeadLetter):
             raise BadOption(f"dead_letter={self.dead_letter!r} is not a DeadLetter.")
+
+    @property
+    def retry_delays(self) -> tuple[float, ...]:
+        """The longest wait before each retry, in seconds."""
+        return tuple(self.backoff.longest(attempt) for attempt in range(1, self.retries + 1))
 
     @property
     def slots(self) -> int:

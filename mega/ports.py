@@ -6,17 +6,28 @@ on one event loop; it imports `wire` and the leaf types and nothing of the runti
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import anyio
 
+from mega.errors import BrokerError
 from mega.options import JobOptions
+from mega.stores import (
+    Claim,
+    ClaimStore,
+    Guard,
+    GuardStore,
+    Kept,
+    LeaseAnswer,
+    LetterStore,
+    Skip,
+    StateStore,
+    StoredLetter,
+)
 from mega.wire.message import Message
-from mega.wire.record import JobRecord
 
 __all__ = [
     "Broker",
@@ -24,13 +35,18 @@ __all__ = [
     "ClaimStore",
     "Clock",
     "Delivery",
+    "Guard",
+    "GuardStore",
+    "Kept",
     "LeaseAnswer",
+    "LetterStore",
     "ProcessPool",
     "Queue",
     "Receipt",
     "Run",
     "Skip",
     "StateStore",
+    "StoredLetter",
 ]
 
 
@@ -68,9 +84,9 @@ class Receipt:
 class Delivery(Protocol):
     """One hand-over of a stored message.
 
-    The lease is renewed by the adapter until one of the four methods was called; each is
-    called at most once. After a crash the message comes back as another delivery with
-    `starts` one higher; `starts` counts the hand-overs of this copy, from 1.
+    The lease is renewed by the adapter until one of the four methods was called; none is
+    called again once one has succeeded. After a crash the message comes back as another
+    delivery with `starts` one higher; `starts` counts the hand-overs of this copy, from 1.
     """
 
     @property
@@ -91,6 +107,18 @@ class Delivery(Protocol):
         """When the broker stored this copy; aware."""
         ...
 
+    @property
+    def lapsed(self) -> bool:
+        """Whether the lease ran out while it was in hand: others may have got the message."""
+        ...
+
+    def leave_scopes(self) -> None:
+        """Leave the cancel scopes that the handler has entered in this task and not left.
+
+        Called when the handler has ended, before its answer.
+        """
+        ...
+
     async def ack(self) -> None:
         """Remove the message. Returns before the broker has confirmed it."""
         ...
@@ -98,107 +126,30 @@ class Delivery(Protocol):
     async def retry(self, copy: Message, *, after: float) -> None:
         """Store `copy` to be delivered after that many seconds, then remove this message.
 
-        The removal follows the confirmed storing, and a repeated call for this stored copy
-        stores once: a crash in between neither loses nor doubles the job.
+        The removal follows the confirmed storing. Of all copies with the same `server_id` one
+        is stored: a crash in between neither loses nor doubles the job.
         Raises: BrokerUnavailable or PayloadTooLarge, and the message stays.
         """
         ...
 
     async def give_back(self, copy: Message) -> None:
-        """Store `copy` for delivery at once, then remove this message: as `retry`."""
+        """Store `copy` for delivery at once, then remove this message: as `retry`.
+
+        Does nothing when the lease has lapsed: the message comes back, or is with others.
+        """
         ...
 
-    async def dead_letter(self, letter: bytes, *, job_id: str) -> None:
+    async def dead_letter(self, letter: bytes, *, letter_id: str) -> None:
         """Store `letter` among the subject's dead letters, then remove this message.
 
-        Raises: BrokerUnavailable or PayloadTooLarge, and the message stays.
+        A letter of any size is stored, and of all letters with the same `letter_id` one. The
+        call may be repeated when it was refused.
+        Raises: BrokerError or PayloadTooLarge, and the message stays.
         """
         ...
 
 
 Run: TypeAlias = Callable[[Delivery], Awaitable[None]]
-
-
-class StateStore(Protocol):
-    """Job records by id, each with a time to live in seconds."""
-
-    async def create(self, record: JobRecord, *, ttl: float) -> None:
-        """Write the record unless there is one. Does not wait for the store."""
-        ...
-
-    async def write(self, record: JobRecord, *, ttl: float) -> None:
-        """Write the record. Writes of one process arrive in order; it doesn't wait for them."""
-        ...
-
-    async def get(self, job_id: str) -> JobRecord | None:
-        """Return the record, or None when there is none (any more).
-
-        A process sees what it has written itself. Raises: BrokerUnavailable.
-        """
-        ...
-
-    def follow(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[JobRecord]]:
-        """Yield the present record, if any, and each later one, for ever. Nothing is polled.
-
-        Under a burst, records in between may be left out, but never the last one.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A decided tick, and the lease of its run when one was asked for.
-
-    `fence` grows with every claim of the same key.
-    """
-
-    key: str
-    owner: str
-    fence: int
-    tick: datetime | None
-    lease: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Skip:
-    """Why nothing runs: the tick is `taken`, or a run that holds the lease is `running`."""
-
-    reason: Literal["taken", "running"]
-    by: str
-
-
-LeaseAnswer: TypeAlias = Literal["held", "lost"]
-
-
-class ClaimStore(Protocol):
-    """One record per schedule: the last decided tick, and who holds the lease until when.
-
-    A store that can't answer raises LockBackendError; nothing else raises.
-    """
-
-    async def last_tick(self, key: str) -> datetime | None:
-        """Return the latest decided tick of `key`, or None before the first one."""
-        ...
-
-    async def claim(
-        self, key: str, *, tick: datetime | None, owner: str, lease: float | None
-    ) -> Claim | Skip:
-        """Decide a tick once for all processes, and take the lease in the same step.
-
-        A tick at or before the last decided one is `taken`. While another owner's lease is
-        alive the answer is `running`, and the tick counts as decided. `tick` None (a manual
-        run) asks for the lease alone. `lease` None asks for none. One attempt, no waiting;
-        a repeated call of one owner for one tick gets the same answer.
-        """
-        ...
-
-    async def extend(self, claim: Claim) -> LeaseAnswer:
-        """Renew the lease for another `claim.lease` seconds; `lost` names a proven loss."""
-        ...
-
-    async def release(self, claim: Claim) -> None:
-        """Give the lease up if this owner still has it. The tick stays decided."""
-        ...
 
 
 class Broker(Protocol):
@@ -213,6 +164,15 @@ class Broker(Protocol):
     def state(self) -> StateStore: ...
     @property
     def claims(self) -> ClaimStore: ...
+    @property
+    def guards(self) -> GuardStore: ...
+    @property
+    def letters(self) -> LetterStore: ...
+    @property
+    def duplicate_window(self) -> float:
+        """For how many seconds an id that was stored is known."""
+        ...
+
     @property
     def max_size(self) -> int:
         """The most bytes that headers and body of one message may have together."""
@@ -233,12 +193,37 @@ class Broker(Protocol):
         """
         ...
 
-    async def publish(self, message: Message, *, due_at: datetime | None = None) -> Receipt:
-        """Return when the message is stored, to be delivered at once or at `due_at`.
+    async def attend(self, worker: str) -> None:
+        """Give signs of life under that name until the broker is left, whatever the loop does.
 
-        Storing one id twice within two minutes stores it once. Raises: BrokerUnavailable
-        when storing was not confirmed in time (it may still have happened),
-        PayloadTooLarge before anything is sent.
+        Raises: BrokerUnavailable.
+        """
+        ...
+
+    def now(self) -> datetime:
+        """Return the instant by the broker's own clock, as nearly as it is known; aware."""
+        ...
+
+    async def publish(
+        self, message: Message, *, due_at: datetime | None = None, after: float = 0.0
+    ) -> Receipt:
+        """Return when the message is stored, to be delivered at once or later.
+
+        Later is at `due_at`, or `after` that many seconds by the broker's clock, whatever
+        the time is here. Storing one id twice within `duplicate_window` stores it once.
+        Raises: BrokerUnavailable when storing was not confirmed in time (it may still have
+        happened), BrokerFull and UnknownSubject when it certainly was not, PayloadTooLarge
+        before anything is sent.
+        """
+        ...
+
+    async def publish_many(
+        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+    ) -> list[Receipt | BrokerError]:
+        """Store messages of one subject in their order, as `publish` does, and faster.
+
+        Returns for each one its receipt, or what `publish` would have raised; after a
+        failure nothing more is begun. Raises: PayloadTooLarge before any of them is sent.
         """
         ...
 
@@ -274,7 +259,7 @@ class ProcessPool(Protocol):
         kwargs: dict[str, Any],
         *,
         timeout: float | None,
-        context: Mapping[str, str] | None = None,
+        context: Mapping[str, str | int] | None = None,
     ) -> Any:
         """Run the task `module:qualname` in a worker process and return what it returned.
 

@@ -162,6 +162,7 @@ async def open_test(
         on_ready=on_ready,
         handles_signals=False,
         probes_pools=False,
+        watches_loop=False,
     )
     async with anyio.create_task_group() as group:
         group.start_soon(supervisor.run)

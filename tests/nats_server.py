@@ -41,13 +41,14 @@ def nats_url(port: int, **options: Any) -> BrokerUrl:
 class NatsServer:
     """A server without a token. `restart` comes back on the same port and store.
 
-    `config` is more text for its configuration file.
+    `config` is more text for its configuration file, `limits` for the part on JetStream.
     """
 
-    def __init__(self, *, config: str = "") -> None:
+    def __init__(self, *, config: str = "", limits: str = "") -> None:
         self.home = Path(mkdtemp(prefix="mega-nats-"))
         self.port = free_port()
         self.config = config
+        self.limits = limits
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> NatsServer:
@@ -72,7 +73,7 @@ class NatsServer:
         path = self.home / "nats.conf"
         path.write_text(
             f'listen: "127.0.0.1:{self.port}"\n'
-            f'jetstream {{ store_dir: "{self.home / "store"}" }}\n'
+            f'jetstream {{ store_dir: "{self.home / "store"}", {self.limits} }}\n'
             f"{self.config}\n"
         )
         with (self.home / "server.log").open("ab") as log:

@@ -39,15 +39,19 @@ MAY_IMPORT = {
     "wire": LEAVES,
     "cron": LEAVES,
     "declare": f"{LEAVES} wire cron",
-    "ports": f"{LEAVES} wire",
+    "stores": f"{LEAVES} wire",
+    "ports": f"{LEAVES} wire stores",
     "handles": f"{LEAVES} wire declare ports",
     "runtime": f"{LEAVES} wire cron declare ports handles",
     "adapters": f"{LEAVES} wire ports",
     "ops": f"{LEAVES} wire ports",
     "testing": f"{LEAVES} wire ports handles runtime adapters",
     "group": f"{LEAVES} wire cron declare handles",
+    "enqueue": f"{LEAVES} wire declare ports handles runtime",
+    "dead_letters": f"{LEAVES} wire ports",
     "cli": f"{LEAVES} wire declare ports handles runtime ops",
-    "app": f"{LEAVES} wire cron declare ports handles runtime adapters ops testing group cli",
+    "app": f"{LEAVES} wire cron declare ports handles runtime adapters ops testing "
+    "group enqueue dead_letters cli",
     "__init__": f"{LEAVES} wire handles group app",
     "__main__": f"{LEAVES} wire cli app",
 }
@@ -75,6 +79,7 @@ PUBLIC = (
     "context",
     "control",
     "cron",
+    "dead_letters",
     "errors",
     "events",
     "group",
@@ -161,6 +166,10 @@ def part_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+#: What more than one adapter needs.
+SHARED = ("scopes",)
+
+
 def adapter_of(module: str) -> str:
     """Return `nats` for mega.adapters.nats.pull, `memory` for mega.adapters.memory_stores."""
     return ".".join(module.split(".")[2:3]).partition("_")[0]
@@ -169,7 +178,7 @@ def adapter_of(module: str) -> str:
 def is_allowed(module: str, target: str) -> bool:
     part, other = part_of(module), part_of(target)
     if part == other == "adapters":
-        return adapter_of(module) in ("", adapter_of(target))
+        return adapter_of(module) in ("", adapter_of(target)) or adapter_of(target) in SHARED
     return part == other or other in MAY_IMPORT.get(part, "").split()
 
 

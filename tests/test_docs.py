@@ -30,7 +30,7 @@ import subprocess
 import unicodedata
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ import pytest
 
 import mega.errors
 from mega.cron import is_valid, next_runs
+from mega.events import EVENTS
+from mega.runtime.hub import LOGGED
 from mega.wire import message
 from mega.wire.dead_letter import Envelope
 from mega.wire.record import JobRecord
@@ -327,6 +329,18 @@ def test_the_wire_page_lists_every_field_and_header() -> None:
     assert set(Envelope.__struct_fields__) <= listed
     headers = {value for name, value in vars(message).items() if str(value).startswith("Mega-")}
     assert headers == {name for name in listed if name.startswith("Mega-")}
+
+
+def test_the_handlers_page_lists_every_event_with_its_fields() -> None:
+    page = (DOCS / "reference" / "handlers.md").read_text(encoding="utf-8")
+    table = page.partition("\n## Events\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"(?m)^\| `(\w+)` \| (\*\*)?`([\w.]+)`(?:\*\*)? \| (.*?) \|", table)
+    events = {event.__name__: event for event in EVENTS.values()}
+    assert set(events) == {row[0] for row in rows}
+    for name, bold, kind, listed in rows:
+        event = events[name]
+        assert (event.kind, event in LOGGED) == (kind, bool(bold)), name
+        assert [field.name for field in fields(event)] == re.findall(r"`(\w+)`", listed), name
 
 
 def test_the_instants_of_the_cron_tables_are_right() -> None:

@@ -35,7 +35,9 @@ def make_broker(
     from mega.adapters.nats.server import EmbeddedServer
 
     embedded = EmbeddedServer(home, sync_interval=url.sync) if url.kind == "embedded" else None
-    return NatsBroker(url, embedded=embedded, is_provisioning=is_provisioning, name=name)
+    return NatsBroker(
+        url, embedded=embedded, is_provisioning=is_provisioning, name=name, now=clock.now
+    )
 
 
 def make_pool(

@@ -5,7 +5,7 @@ Time is the given clock's alone, so that a virtual one moves it. Nothing outlive
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heappop, heappush
@@ -16,10 +16,12 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
-from mega.adapters.memory_stores import MemoryClaims, MemoryState
-from mega.errors import BrokerUnavailable, PayloadTooLarge, UnknownSubject
+from mega.adapters.memory_letters import MemoryLetters
+from mega.adapters.memory_stores import MemoryClaims, MemoryGuards, MemoryState
+from mega.adapters.scopes import leave_to
+from mega.errors import BrokerError, BrokerUnavailable, PayloadTooLarge, UnknownSubject
 from mega.ports import Clock, Queue, Receipt, Run
-from mega.wire.message import Message, pack
+from mega.wire.message import Message, pack, server_id
 
 __all__ = ["MemoryBroker"]
 
@@ -36,6 +38,8 @@ class MemoryBroker:
         self._timers: TaskGroup | None = None
         self._state = MemoryState(clock)
         self._claims = MemoryClaims(clock)
+        self._guards = MemoryGuards(clock)
+        self._letters = MemoryLetters()
 
     @property
     def state(self) -> MemoryState:
@@ -44,6 +48,18 @@ class MemoryBroker:
     @property
     def claims(self) -> MemoryClaims:
         return self._claims
+
+    @property
+    def guards(self) -> MemoryGuards:
+        return self._guards
+
+    @property
+    def letters(self) -> MemoryLetters:
+        return self._letters
+
+    @property
+    def duplicate_window(self) -> float:
+        return DUPLICATE_WINDOW
 
     @property
     def max_size(self) -> int:
@@ -66,17 +82,37 @@ class MemoryBroker:
         if self._timers is None:
             raise BrokerUnavailable("the broker in memory is not entered.")
         if queue.subject not in self._streams:
-            self._streams[queue.subject] = _Stream(queue, self._clock, self._timers)
+            stream = _Stream(queue, self._clock, self._timers, self._letters)
+            self._streams[queue.subject] = stream
 
-    async def publish(self, message: Message, *, due_at: datetime | None = None) -> Receipt:
+    async def attend(self, worker: str) -> None:
+        await checkpoint()
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def publish(
+        self, message: Message, *, due_at: datetime | None = None, after: float = 0.0
+    ) -> Receipt:
         await checkpoint()
         stream, headers = self._stream(message.subject), pack(message)
         _check_size(message, headers)
-        if not stream.admit((message.id,)):
+        if due_at is not None:
+            after = (due_at - self._clock.now()).total_seconds()
+        if not stream.admit((server_id(message),)):
             return Receipt(duplicate=True)
-        wait = 0.0 if due_at is None else (due_at - self._clock.now()).total_seconds()
-        stream.put(message.body, headers, after=wait)
+        stream.put(message.body, headers, after=after)
         return Receipt(duplicate=False)
+
+    async def publish_many(
+        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+    ) -> list[Receipt | BrokerError]:
+        for message in messages:
+            _check_size(message, pack(message))
+        try:
+            return [await self.publish(message, due_at=due_at, after=after) for message in messages]
+        except UnknownSubject as error:  # they have one subject, so it was the first
+            return [error] * len(messages)
 
     async def publish_raw(self, subject: str, body: bytes) -> None:
         """Store a message without headers, as a foreign producer does."""
@@ -93,7 +129,7 @@ class MemoryBroker:
 
     def dead_letters(self, subject: str) -> list[bytes]:
         """Return the subject's dead letters, oldest first."""
-        return list(self._stream(subject).dead_letters)
+        return self._letters.bodies(subject)
 
     def waiting(self, subject: str) -> int:
         """Return how many messages could be delivered now."""
@@ -129,12 +165,14 @@ class _Copy:
 class _Stream:
     """What is kept of one subject, and who waits for it."""
 
-    def __init__(self, queue: Queue, clock: Clock, timers: TaskGroup) -> None:
+    def __init__(
+        self, queue: Queue, clock: Clock, timers: TaskGroup, letters: MemoryLetters
+    ) -> None:
         self.subject = queue.subject
         self.waiting: list[_Copy] = []
         self.in_hand: dict[int, _Copy] = {}
         self.delayed = 0
-        self.dead_letters: list[bytes] = []
+        self.letters = letters
         self._concurrency = queue.options.concurrency
         self._clock = clock
         self._timers = timers
@@ -176,7 +214,8 @@ class _Stream:
         """Be one slot: run one message after the other."""
         while copy := await self._take(draining):
             try:
-                await run(_Delivery(self, copy))
+                with anyio.CancelScope() as scope:
+                    await run(_Delivery(self, copy, scope))
             finally:
                 self._take_back(copy)
 
@@ -233,10 +272,12 @@ class _Stream:
 class _Delivery:
     """Implements `ports.Delivery`."""
 
-    def __init__(self, stream: _Stream, copy: _Copy) -> None:
+    def __init__(self, stream: _Stream, copy: _Copy, scope: anyio.CancelScope) -> None:
+        self.scope = scope
         self._stream = stream
         self._copy = copy
         self.starts = copy.starts
+        self.lapsed = False
 
     @property
     def subject(self) -> str:
@@ -258,6 +299,9 @@ class _Delivery:
     def stored_at(self) -> datetime:
         return self._copy.stored_at
 
+    def leave_scopes(self) -> None:
+        leave_to(self.scope)
+
     async def ack(self) -> None:
         self._stream.remove(self._copy)
 
@@ -267,16 +311,15 @@ class _Delivery:
     async def give_back(self, copy: Message) -> None:
         await self._replace(copy, 0)
 
-    async def dead_letter(self, letter: bytes, *, job_id: str) -> None:
+    async def dead_letter(self, letter: bytes, *, letter_id: str) -> None:
         await checkpoint()
-        if self._stream.admit(("dead letter", job_id, self._copy.sequence)):
-            self._stream.dead_letters.append(bytes(letter))
+        if self._stream.admit(("dead letter", letter_id)):
+            self._stream.letters.store(self.subject, letter)
         self._stream.remove(self._copy)
 
     async def _replace(self, copy: Message, after: float) -> None:
-        # The sequence is in the key, so that giving one attempt back twice is no duplicate.
         await checkpoint()
-        if self._stream.admit((copy.id, copy.attempt, self._copy.sequence)):
+        if self._stream.admit((server_id(copy),)):
             self._stream.put(copy.body, pack(copy), after=after)
         self._stream.remove(self._copy)
 

@@ -1,4 +1,4 @@
-"""Job records and schedule claims in memory, timed by the given clock."""
+"""Job records, unique guards and schedule claims in memory, timed by the given clock."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import math
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from heapq import heappop, heappush
+from itertools import count
 from typing import TypeAlias
 
 import anyio
+from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectSendStream
 
-from mega.ports import Claim, Clock, LeaseAnswer, Skip
+from mega.ports import Claim, Clock, Guard, Kept, LeaseAnswer, Skip
 from mega.wire.record import JobRecord, decode_record, encode_record
 
-__all__ = ["MemoryClaims", "MemoryState"]
+__all__ = ["MemoryClaims", "MemoryGuards", "MemoryState"]
 
 Followers: TypeAlias = set[MemoryObjectSendStream[JobRecord]]
 
@@ -27,7 +29,8 @@ class MemoryState:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: dict[str, tuple[bytes, float]] = {}
+        self._kept: dict[str, tuple[bytes, float, int]] = {}
+        self._versions = count(1)
         self._ends: list[tuple[float, str]] = []
         self._followers: defaultdict[str, Followers] = defaultdict(set)
 
@@ -37,13 +40,34 @@ class MemoryState:
 
     async def write(self, record: JobRecord, *, ttl: float) -> None:
         end = self._clock.monotonic() + ttl
-        self._kept[record.id] = (encode_record(record), end)
+        self._kept[record.id] = (encode_record(record), end, next(self._versions))
         heappush(self._ends, (end, record.id))
         self._drop_expired()
         self._tell_followers(record.id)
 
     async def get(self, job_id: str) -> JobRecord | None:
         return self._find(job_id)
+
+    async def is_alive(self, worker: str) -> bool:
+        return True
+
+    async def flush(self) -> None:
+        await checkpoint()
+
+    async def look(self, job_id: str) -> Kept:
+        record = self._find(job_id)
+        return Kept(record, self._kept[job_id][2] if record else 0)
+
+    async def replace(
+        self, job_id: str, record: JobRecord | None, *, version: int, ttl: float
+    ) -> bool:
+        if (await self.look(job_id)).version != version:
+            return False
+        if record is not None:
+            await self.write(record, ttl=ttl)
+        elif version:
+            del self._kept[job_id]
+        return True
 
     def records(self) -> list[JobRecord]:
         """Return what is kept of all jobs, in the order of their first writes."""
@@ -64,7 +88,7 @@ class MemoryState:
                 self._forget(job_id, send)
 
     def _find(self, job_id: str) -> JobRecord | None:
-        body, end = self._kept.get(job_id, (b"", 0.0))
+        body, end, _ = self._kept.get(job_id, (b"", 0.0, 0))
         return decode_record(body) if end > self._clock.monotonic() else None
 
     def _drop_expired(self) -> None:
@@ -86,6 +110,46 @@ class MemoryState:
         self._followers[job_id].discard(send)
         if not self._followers[job_id]:
             del self._followers[job_id]
+
+
+class MemoryGuards:
+    """Implements `ports.GuardStore`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._held: dict[tuple[str, str], tuple[Guard, float]] = {}
+        self._versions = count(1)
+
+    async def take(self, guard: Guard, *, over: Guard | None = None) -> Guard:
+        found = self._find(guard.subject, guard.key)
+        if found is None or (over is not None and found.version == over.version):
+            return self._write(guard)
+        return found
+
+    async def confirm(self, guard: Guard) -> None:
+        found = self._find(guard.subject, guard.key)
+        if found is not None and found.version == guard.version:
+            self._write(replace(guard, is_stored=True))
+
+    async def free(self, subject: str, key: str, *, job_id: str) -> None:
+        found = self._find(subject, key)
+        if found is not None and found.job_id == job_id:
+            del self._held[subject, key]
+
+    def _write(self, guard: Guard) -> Guard:
+        written = replace(guard, version=next(self._versions), age=0.0)
+        self._held[guard.subject, guard.key] = (written, self._clock.monotonic())
+        return written
+
+    def _find(self, subject: str, key: str) -> Guard | None:
+        guard, written_at = self._held.get((subject, key), (None, 0.0))
+        if guard is None:
+            return None
+        age = self._clock.monotonic() - written_at
+        if age >= guard.ttl:
+            del self._held[subject, key]
+            return None
+        return replace(guard, age=age)
 
 
 @dataclass(slots=True)

@@ -34,13 +34,17 @@ def place_of(fn: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def located(frame: FrameType) -> Iterator[None]:
-    """Give a DeclarationError that names no place the line of `frame`: the decorator's."""
+def located(frame: FrameType, name: str = "") -> Iterator[None]:
+    """Give a DeclarationError that names no place the line of `frame`: the decorator's.
+
+    `name` is what is declared there.
+    """
     try:
         yield
     except DeclarationError as error:
         if not error.where:
-            error.where = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            error.where = f"{line} {name}".rstrip()
         raise
 
 

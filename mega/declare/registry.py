@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from mega.cron.timetable import Timetable
+from mega.declare.naming import place_of
 from mega.declare.signature import Handler
 from mega.errors import BadOption, BadSubject, DeclarationError, DuplicateName, did_you_mean
 from mega.events import Event
@@ -92,6 +93,16 @@ class StartUp:
     fn: Callable[[], Any]
     once: bool
 
+    @property
+    def name(self) -> str:
+        """The function's name, by which the processes of one app know it."""
+        return str(getattr(self.fn, "__name__", type(self.fn).__name__))
+
+    @property
+    def place(self) -> str:
+        """Where it is declared."""
+        return place_of(self.fn)
+
 
 @dataclass(slots=True)
 class Registry:
@@ -136,6 +147,33 @@ class Registry:
             raise DuplicateName(f'two pools have the name "{name}".')
         self.pools[name] = options
 
+    def add_subscriber(self, event: type[Event], fn: Callable[[Any], Any]) -> None:
+        """Add a subscriber. Raises: DeclarationError."""
+        self._check_open()
+        self.subscribers.append((event, fn))
+
+    def add_middleware(self, fn: Middleware) -> None:
+        """Put middleware inside of all that is there. Raises: DeclarationError."""
+        self._check_open()
+        self.middleware.append(fn)
+
+    def add_startup(self, hook: StartUp) -> None:
+        """Add a function to call at start, after all that are there. Raises: DuplicateName."""
+        self._check_open()
+        for other in self.startup:
+            if hook.once and other.once and hook.name == other.name:
+                raise DuplicateName(
+                    f'two start-up hooks that run once are called "{hook.name}".',
+                    where=_both(other.place, hook.place),
+                    hint="Rename one: the processes that start know them by name.",
+                )
+        self.startup.append(hook)
+
+    def add_shutdown(self, fn: Callable[[], Any]) -> None:
+        """Add a function to call at the end. Raises: DeclarationError."""
+        self._check_open()
+        self.shutdown.append(fn)
+
     def include(self, other: Registry) -> None:
         """Add all that `other` holds. Raises: DuplicateName, BadSubject."""
         for job in other.jobs.values():
@@ -146,9 +184,10 @@ class Registry:
             self.add_cpu_task(task)
         for name, options in other.pools.items():
             self.add_pool(name, options)
+        for hook in other.startup:
+            self.add_startup(hook)
         self.subscribers += other.subscribers
         self.middleware += other.middleware
-        self.startup += other.startup
         self.shutdown += other.shutdown
         other.closed_because = "the group is included already"
 

@@ -6,11 +6,14 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from mega.declare.registry import CpuSpec, JobSpec, Registry, ScheduleSpec
-from mega.options import Role
+from mega.options import JobOptions, Role
 
 __all__ = ["screen"]
 
 Row = tuple[str, ...]
+
+MOST_SUMMED = 10_000
+YEAR = 365 * 24 * 3600.0
 
 
 def screen(registry: Registry, *, title: str, broker: str, role: Role, now: datetime) -> str:
@@ -41,10 +44,18 @@ def _next(spec: ScheduleSpec, now: datetime) -> str:
 def _job(spec: JobSpec) -> Row:
     parts = {"p": spec.codec.describe, "c": "ctx"}
     arguments = ", ".join(parts[letter] for letter in spec.handler.shape)
-    options = spec.options
-    retries = "1 retry" if options.retries == 1 else f"{options.retries} retries"
     call = f"{spec.handler.name}({arguments})"
-    return ("job", spec.subject, call, retries, f"concurrency {options.concurrency}")
+    concurrency = f"concurrency {spec.options.concurrency}"
+    return ("job", spec.subject, call, _retries(spec.options), concurrency)
+
+
+def _retries(options: JobOptions) -> str:
+    """Return how often a job is retried, and how long that takes at most, if it isn't for ever."""
+    count = "1 retry" if options.retries == 1 else f"{options.retries} retries"
+    if options.retries > MOST_SUMMED:
+        return count
+    span = sum(options.retry_delays)
+    return f"{count} in {_span(timedelta(seconds=span))}" if 0 < span < YEAR else count
 
 
 def _cpu_task(spec: CpuSpec, registry: Registry) -> Row:
@@ -71,7 +82,9 @@ def _seconds(value: object) -> str:
 
 def _span(span: timedelta) -> str:
     """Return a duration in its two largest units."""
-    minutes, seconds = divmod(max(0, round(span.total_seconds())), 60)
+    if span < timedelta(seconds=1):
+        return f"{max(0.0, span.total_seconds()):.1g} s"
+    minutes, seconds = divmod(round(span.total_seconds()), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = [(days, "d"), (hours, "h"), (minutes, "m"), (seconds, "s")]

@@ -65,7 +65,7 @@ class CpuPools:
     async def call(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one task and return what it returned. Raises: what it raised, CpuError."""
         run = current_run.get()
-        facts = {key: str(value) for key, value in run.facts().items()} if run else {}
+        facts = run.facts() if run else {}
         pool = self._pools[spec.pool]
         return await pool.call(spec.ref, args, kwargs, timeout=spec.timeout, context=facts)
 

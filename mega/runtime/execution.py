@@ -12,18 +12,27 @@ import msgspec
 from anyio.lowlevel import checkpoint
 
 from mega.context import JobContext, current_run
+from mega.control import Snooze
 from mega.declare.registry import JobSpec
-from mega.errors import BrokerError, JobFailedError, PayloadError, PayloadTooLarge, one_line
-from mega.events import JobDeadLettered, JobDone, JobFailed, JobRetried, JobStarted
+from mega.errors import (
+    BrokerError,
+    PayloadError,
+    PayloadTooLarge,
+    one_line,
+    sole_error,
+)
+from mega.events import JobDone, JobRetried, JobSnoozed, JobStarted
 from mega.ports import Delivery
 from mega.runtime.attempt import Attempt
+from mega.runtime.burial import Burial
 from mega.runtime.calling import caller
-from mega.runtime.isolation import isolated
-from mega.runtime.retry import max_attempts, next_run_after
+from mega.runtime.isolation import is_closing, isolated
+from mega.runtime.redelivery import crash_error, failed_before, may_begin
+from mega.runtime.retry import NextRun, fate_of, max_attempts
 from mega.runtime.surroundings import Surroundings
-from mega.wire.dead_letter import seal
-from mega.wire.message import Message, unpack
-from mega.wire.record import LIVE_TTL, JobRecord, JobState
+from mega.runtime.unique import free_key
+from mega.wire.message import as_it_came, unpack
+from mega.wire.record import LIVE_TTL, JobRecord
 
 __all__ = ["Execution"]
 
@@ -43,11 +52,9 @@ class Execution:
         self._spec = spec
         self._around = around
         self._is_tracked = spec.options.track
+        self._burial = Burial(spec, around)
         self._call = caller(
-            spec.handler,
-            slots=spec.options.slots,
-            timeout=spec.options.timeout,
-            middleware=around.middleware,
+            spec.handler, around, timeout=spec.options.timeout, middleware=around.middleware
         )
         self._start_context = copy_context()
 
@@ -55,43 +62,69 @@ class Execution:
         """Run one delivery. Raises nothing but cancellation."""
         await isolated(self._start_context.copy(), self._run(delivery))
 
+    async def give_back(self, delivery: Delivery) -> None:
+        """Return a delivery whose run has not begun. Raises nothing but cancellation."""
+        attempt = self._open(delivery)
+        if attempt.fault is None:
+            await self._give_back(attempt)
+        else:
+            await self.run(delivery)  # which buries it
+
+    def heed(self, draining: anyio.Event) -> None:
+        """Let go of a refused dead letter once `draining` is set."""
+        self._burial.draining = draining
+
     async def _run(self, delivery: Delivery) -> None:
         try:
             attempt = self._open(delivery)
-            if delivery.starts == 1 or await self._may_start_again(attempt):
+            is_first = delivery.starts == 1 and not attempt.is_extra
+            if attempt.fault is not None:
+                await self._bury(attempt, attempt.fault, "malformed")
+            elif is_first or await self._may_start_again(attempt):
                 await self._attempt(attempt)
         except (BrokerError, PayloadTooLarge) as error:
             logger.error("%s: %s; the job comes back by itself", self._spec.subject, error)
-        except _Unreadable as unreadable:
-            await self._bury(unreadable.attempt, unreadable.error, "malformed")
         except Exception:
             # A fault of our own must not end the worker for all other jobs.
             logger.exception("%s: a run went wrong; the job comes back by itself", delivery.subject)
 
     def _open(self, delivery: Delivery) -> Attempt:
-        subject, body, job_id = self._spec.subject, delivery.body, delivery.fallback_id
+        subject, body, worker = self._spec.subject, delivery.body, self._around.worker
+        headers, job_id = delivery.headers, delivery.fallback_id
         try:
-            message = unpack(subject, delivery.headers, body, fallback_id=job_id)
-        except PayloadError as error:
-            bare = Message(id=job_id, subject=subject, body=body)
-            raise _Unreadable(Attempt(delivery, bare, delivery.starts, 1), error) from None
+            message = unpack(subject, headers, body, fallback_id=job_id)
+        except PayloadError as fault:
+            message = as_it_came(subject, headers, body, fallback_id=job_id)
+            return Attempt(delivery, message, delivery.starts, 1, worker, fault)
         number = message.attempt + delivery.starts - 1
-        return Attempt(delivery, message, number, max_attempts(message, self._spec.options))
+        return Attempt(delivery, message, number, max_attempts(message, self._spec.options), worker)
 
     async def _may_start_again(self, attempt: Attempt) -> bool:
-        """Answer a redelivery that must not run: it is done already, or it kills its worker."""
-        if self._is_tracked:
-            record = await self._around.broker.state.get(attempt.message.id)
-            # An id may be used again after a while; the time tells the jobs apart.
-            ended = record if record is not None and record.state == "done" else None
-            if ended is not None and ended.enqueued_at == attempt.enqueued_at():
-                await attempt.delivery.ack()
+        """Answer a redelivery that must not run: it has ended, or it kills its worker."""
+        record = await self._record_of(attempt)
+        if record is not None and attempt.was_answered(record):
+            await attempt.delivery.ack()
+            if record.is_final:
+                await free_key(self._around.broker, attempt.message)
+            return False
+        if record is not None and attempt.put_off_by(record):
+            await self._put_off_again(attempt, record)
+            return False
+        if record is not None:
+            attempt.learn_from(record)
+            if failure := failed_before(record, attempt):
+                await self._bury(attempt, *failure)
                 return False
-        if attempt.number <= attempt.limit:
+        if may_begin(attempt, record, is_tracked=self._is_tracked):
             return True
-        error = JobFailedError(f"its worker died in the last {attempt.delivery.starts - 1} runs.")
-        await self._bury(attempt, error, "crashed")
+        await self._bury(attempt, crash_error(attempt), "crashed")
         return False
+
+    async def _record_of(self, attempt: Attempt) -> JobRecord | None:
+        if not self._is_tracked:
+            return None
+        record = await self._around.broker.state.get(attempt.message.id)
+        return record if record is not None and attempt.is_of(record) else None
 
     async def _attempt(self, attempt: Attempt) -> None:
         try:
@@ -99,21 +132,34 @@ class Execution:
         except PayloadError as error:
             await self._bury(attempt, error, "payload")
             return
-        await self._started(attempt)
+        if not await self._started(attempt):
+            await self._bury(attempt, crash_error(attempt), "crashed")
+            return
         context = self._context(attempt)
         current_run.set(context)
         begun = self._around.clock.monotonic()
         try:
-            result = await self._call(payload, context)
-        except GeneratorExit:
-            raise
+            result = await self._called(attempt, payload, context, begun)
         except BaseException as error:
+            if is_closing.get():
+                raise
             # A cancellation that nobody asked for is an error of the handler's own.
             if not isinstance(error, Exception):
                 await self._stop_if_cancelled(attempt)
             await self._failed(attempt, error)
         else:
             await self._succeeded(attempt, result, begun)
+
+    async def _called(
+        self, attempt: Attempt, payload: Any, context: JobContext[Any], begun: float
+    ) -> Any:
+        in_hand = self._around.in_hand
+        in_hand[context] = begun
+        try:
+            return await self._call(payload, context)
+        finally:
+            del in_hand[context]
+            attempt.delivery.leave_scopes()
 
     async def _stop_if_cancelled(self, attempt: Attempt) -> None:
         if anyio.get_current_task().has_pending_cancellation():
@@ -132,21 +178,48 @@ class Execution:
             app=self._around.app,
         )
 
-    async def _started(self, attempt: Attempt) -> None:
+    async def _started(self, attempt: Attempt) -> bool:
+        """Note the start. Return False when it must not be: a last start that leaves no trace."""
         if self._is_tracked:
             attempt.started_at = self._around.clock.now()
-            record = self._record(attempt, "running")
+            record = attempt.record("running")
             await self._around.broker.state.write(record, ttl=LIVE_TTL)
+            if attempt.number >= attempt.limit and not await self._is_noted(attempt, record):
+                return False
         if self._around.hub.wants(JobStarted):
             self._around.hub.emit(JobStarted(**attempt.facts()))
+        return True
+
+    async def _is_noted(self, attempt: Attempt, record: JobRecord) -> bool:
+        """Make sure that the start will be known, should the worker die in it."""
+        state = self._around.broker.state
+        if not attempt.is_extra:
+            await state.flush()
+            return True
+        kept = await state.get(record.id)
+        return kept is not None and kept.started_at == record.started_at
 
     async def _succeeded(self, attempt: Attempt, result: Any, begun: float) -> None:
+        has_lapsed = self._note_lapse(attempt)
         if self._is_tracked:
             await self._keep_result(attempt, result)
         await attempt.delivery.ack()
+        await free_key(self._around.broker, attempt.message)
         if self._around.hub.wants(JobDone):
             seconds = self._around.clock.monotonic() - begun
-            self._around.hub.emit(JobDone(**attempt.facts(), seconds=seconds))
+            self._around.hub.emit(JobDone(**attempt.facts(), seconds=seconds, lapsed=has_lapsed))
+
+    def _note_lapse(self, attempt: Attempt) -> bool:
+        """Return whether other workers may have got the job while it ran here."""
+        has_lapsed = attempt.delivery.lapsed
+        if has_lapsed:
+            message = attempt.message
+            logger.warning(
+                "%s %s: its lease lapsed while it ran; it may have run elsewhere too",
+                message.subject,
+                message.id,
+            )
+        return has_lapsed
 
     async def _keep_result(self, attempt: Attempt, result: Any) -> None:
         """Write the end of the job. A result that can't be kept does not undo the run."""
@@ -156,80 +229,58 @@ class Execution:
         except PayloadError as error:
             logger.error("%s %s: %s", attempt.message.subject, attempt.message.id, error)
             end["error"] = str(error)
-        record = self._record(attempt, "done", **end)
+        record = attempt.record("done", **end)
         await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
-        following = next_run_after(attempt.number, attempt.message, self._spec.options)
-        if following is None:
-            await self._bury(attempt, error, "retries")
+        if self._note_lapse(attempt) and await self._is_taken_over(attempt):
             return
-        due_at = self._around.clock.now() + timedelta(seconds=following.delay)
+        error = sole_error(error)
+        fate = fate_of(error, attempt.number, attempt.message, self._spec.options)
+        if not isinstance(fate, NextRun):
+            await self._bury(attempt, error, fate)
+        elif isinstance(error, Snooze):
+            await self._put_off(attempt, fate)
+            facts = attempt.facts()
+            self._around.hub.emit(JobSnoozed(**facts, delay=fate.delay, reason=error.reason))
+        else:
+            await self._put_off(attempt, fate, error)
+            self._around.hub.emit(JobRetried(**attempt.facts(), error=error, delay=fate.delay))
+
+    async def _is_taken_over(self, attempt: Attempt) -> bool:
+        """Whether another worker began the job since; what becomes of it is that one's answer."""
+        record = await self._record_of(attempt)
+        return record is not None and record.started_at != attempt.started_at
+
+    async def _put_off(
+        self, attempt: Attempt, following: NextRun, error: BaseException | None = None
+    ) -> None:
+        """Store the copy that runs next; without an error the job is only waiting."""
         if self._is_tracked:
-            record = self._record(attempt, "retrying", error=one_line(error), due_at=due_at)
+            due_at = self._around.clock.now() + timedelta(seconds=following.delay)
+            record = attempt.record("waiting", due_at=due_at)
+            if error is not None:
+                record = attempt.record("retrying", error=one_line(error), due_at=due_at)
             await self._around.broker.state.write(record, ttl=LIVE_TTL + following.delay)
         await attempt.delivery.retry(attempt.copy(following.attempt), after=following.delay)
-        self._around.hub.emit(JobRetried(**attempt.facts(), error=error, delay=following.delay))
+
+    async def _put_off_again(self, attempt: Attempt, record: JobRecord) -> None:
+        """Repeat the answer of a run whose ack, or the copy before it, did not arrive."""
+        assert record.due_at is not None
+        following = record.attempt + 1 if record.state == "retrying" else record.attempt
+        wait = max(0.0, (record.due_at - self._around.clock.now()).total_seconds())
+        await attempt.delivery.retry(attempt.copy(following), after=wait)
 
     async def _bury(self, attempt: Attempt, error: BaseException, reason: str) -> None:
-        """Move a job to the dead letters; when that is refused, it stays and comes back."""
-        now, hub = self._around.clock.now(), self._around.hub
-        facts = {
-            "reason": reason,
-            "attempts": attempt.number,
-            "enqueued_at": attempt.enqueued_at(),
-            "failed_at": now,
-            "worker": self._around.worker,
-        }
-        try:
-            await self._store_letter(attempt, error, facts)
-        except (BrokerError, PayloadTooLarge) as refusal:
-            hub.emit(JobFailed(**attempt.facts(), error=refusal, phase="dead_letter"))
-            return
-        if self._is_tracked:
-            record = self._record(attempt, "failed", error=one_line(error), ended_at=now)
-            await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
-        hub.emit(JobFailed(**attempt.facts(), error=error, phase=reason))
-        hub.emit(JobDeadLettered(**attempt.facts(), error=error))
-
-    async def _store_letter(
-        self, attempt: Attempt, error: BaseException, facts: dict[str, Any]
-    ) -> None:
-        message, delivery = attempt.message, attempt.delivery
-        try:
-            await delivery.dead_letter(seal(message, error, **facts), job_id=message.id)
-        except PayloadTooLarge:
-            bare = error.with_traceback(None)
-            await delivery.dead_letter(seal(message, bare, **facts), job_id=message.id)
+        await self._burial.bury(attempt, error, reason)
 
     async def _give_back(self, attempt: Attempt) -> None:
         """Return an interrupted job to the queue; a deploy costs no attempt."""
         with anyio.CancelScope(shield=True), anyio.move_on_after(GIVE_BACK_SECONDS):
             try:
-                if self._is_tracked:
-                    waiting = self._record(attempt, "waiting")
+                if self._is_tracked and attempt.started_at is not None:
+                    waiting = attempt.record("waiting")
                     await self._around.broker.state.write(waiting, ttl=LIVE_TTL)
                 await attempt.delivery.give_back(attempt.copy(attempt.number))
             except BrokerError as error:
                 logger.warning("%s %s: %s", attempt.message.subject, attempt.message.id, error)
-
-    def _record(self, attempt: Attempt, state: JobState, **more: Any) -> JobRecord:
-        return JobRecord(
-            id=attempt.message.id,
-            subject=attempt.message.subject,
-            state=state,
-            attempt=attempt.number,
-            started_at=attempt.started_at,
-            enqueued_at=attempt.enqueued_at(),
-            worker=self._around.worker,
-            **more,
-        )
-
-
-class _Unreadable(Exception):
-    """A message whose headers can't be read."""
-
-    def __init__(self, attempt: Attempt, error: PayloadError) -> None:
-        super().__init__()
-        self.attempt = attempt
-        self.error = error

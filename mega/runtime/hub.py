@@ -1,20 +1,19 @@
 """Events on their way to logs and subscribers.
 
-Emitting never waits and never raises: subscribers run in a task of their own, one event
-after the other, so that one which raises or is slow holds up no job.
+Emitting never waits and never raises. Each subscriber has a queue and a task of its own, so
+that one which raises, is slow or hangs holds up neither a job nor another subscriber.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any
 
 import anyio
-from anyio import to_thread
+from anyio.abc import TaskGroup
 
-from mega.declare.signature import is_coroutine_function
 from mega.errors import text_of
 from mega.events import (
     CpuCrashed,
@@ -28,10 +27,9 @@ from mega.events import (
     ScheduleMisfired,
     ScheduleSkipped,
 )
+from mega.runtime.subscriber import Subscriber
 
-__all__ = ["Hub", "Subscriber"]
-
-Subscriber: TypeAlias = Callable[[Any], Awaitable[None]]
+__all__ = ["Hub"]
 
 logger = logging.getLogger("mega.events")
 
@@ -47,23 +45,25 @@ LOGGED: dict[type[Event], int] = {
     LockStoreDown: logging.ERROR,
     CpuCrashed: logging.ERROR,
 }
-BACKLOG = 10_000
 IDENTITY = ("subject", "name", "job_id", "pool", "task")
+RUN_FIELDS = ("job_id", "subject", "attempt")
 
 
 class Hub:
     """Takes events in, logs those that matter, and hands them to their subscribers."""
 
     def __init__(self, subscribers: list[tuple[type[Event], Callable[[Any], Any]]]) -> None:
-        self._subscribers: dict[type[Event], list[Subscriber]] = {}
-        self._send, self._receive = anyio.create_memory_object_stream[Event](BACKLOG)
+        self._subscribers: list[Subscriber] = []
+        self._by_event: dict[type[Event], list[Subscriber]] = {}
         self._wanted: dict[type[Event], bool] = {}
+        self._tasks: TaskGroup | None = None
+        self._closing = anyio.Event()
         for event, subscriber in subscribers:
             self.subscribe(event, subscriber)
 
     def subscribe(self, event: type[Event], subscriber: Callable[[Any], Any]) -> None:
         """Hand every such event, and those of derived classes, to `subscriber`."""
-        self._subscribers.setdefault(event, []).append(as_async(subscriber))
+        self._by_event.setdefault(event, []).append(self._known(subscriber))
         self._wanted.clear()
 
     def wants(self, event: type[Event]) -> bool:
@@ -77,28 +77,35 @@ class Hub:
         """Log the event if it matters, and queue it for its subscribers."""
         level = level_of(event)
         if level is not None:
-            logger.log(level, describe(event), extra={"event": event.kind})
-        if self._listeners(type(event)):
-            try:
-                self._send.send_nowait(event)
-            except anyio.WouldBlock:
-                logger.error("%s is dropped: its subscribers are %d behind", event.kind, BACKLOG)
-            except anyio.ClosedResourceError:
-                logger.debug("%s came after the last subscriber had gone", event.kind)
+            logger.log(level, describe(event), extra=_extra(event))
+        for subscriber in self._listeners(type(event)):
+            subscriber.put(event)
 
     async def run(self) -> None:
         """Hand events to their subscribers until `close`, and then what is still queued."""
-        with self._receive:
-            async for event in self._receive:
-                for subscriber in self._listeners(type(event)):
-                    await _call(subscriber, event)
+        async with anyio.create_task_group() as self._tasks:
+            for subscriber in self._subscribers:
+                self._tasks.start_soon(subscriber.run)
+            await self._closing.wait()
 
     def close(self) -> None:
         """Take no more events; `run` returns when the queued ones are handed over."""
-        self._send.close()
+        self._closing.set()
+        for subscriber in self._subscribers:
+            subscriber.close()
+
+    def _known(self, fn: Callable[[Any], Any]) -> Subscriber:
+        """Return the one subscriber of a function: it is told of all its events in order."""
+        for subscriber in self._subscribers:
+            if subscriber.fn == fn:
+                return subscriber
+        self._subscribers.append(Subscriber(fn))
+        if self._tasks is not None:
+            self._tasks.start_soon(self._subscribers[-1].run)
+        return self._subscribers[-1]
 
     def _listeners(self, event: type[Event]) -> list[Subscriber]:
-        return [fn for base in event.__mro__ for fn in self._subscribers.get(base, ())]
+        return [one for base in event.__mro__ for one in self._by_event.get(base, ())]
 
 
 def level_of(event: Event) -> int | None:
@@ -107,17 +114,6 @@ def level_of(event: Event) -> int | None:
         # With two schedulers one of them says this at every tick, and all is well.
         return logging.DEBUG
     return LOGGED.get(type(event))
-
-
-def as_async(subscriber: Callable[[Any], Any]) -> Subscriber:
-    """Return a coroutine function for any subscriber; a plain one runs in a thread."""
-    if is_coroutine_function(subscriber):
-        return subscriber
-
-    async def in_thread(event: Event) -> None:
-        await to_thread.run_sync(subscriber, event, abandon_on_cancel=True)
-
-    return in_thread
 
 
 def describe(event: Event) -> str:
@@ -129,20 +125,13 @@ def describe(event: Event) -> str:
     return f"{line}: {type(error).__name__}: {text_of(error)}" if error is not None else line
 
 
+def _extra(event: Event) -> dict[str, Any]:
+    """Return the fields of the log record. Its text names the run, so `run` need not."""
+    facts = {name: value for name, value in vars(event).items() if name in RUN_FIELDS}
+    return {"event": event.kind, "run": "", **facts}
+
+
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g} s"
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-async def _call(subscriber: Subscriber, event: Event) -> None:
-    try:
-        await subscriber(event)
-    except GeneratorExit:
-        raise
-    except BaseException as error:
-        # A cancellation that nobody asked for is an error of the subscriber's own.
-        is_cancelled = anyio.get_current_task().has_pending_cancellation()
-        if is_cancelled and not isinstance(error, Exception):
-            raise
-        logger.exception("a subscriber of %s raised", event.kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import copy_context
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from mega.events import (
 )
 from mega.ports import Claim, Skip
 from mega.runtime.calling import Call, caller
+from mega.runtime.isolation import isolated
 from mega.runtime.surroundings import Surroundings
 
 __all__ = ["EnqueueTick", "ScheduleRunner"]
@@ -62,7 +64,7 @@ class ScheduleRunner:
             name=spec.name, due_at=tick, lateness=lateness, fence=claim.fence, app=self._around.app
         )
         try:
-            return await self._run(spec, claim, context)
+            return await isolated(copy_context(), self._run(spec, claim, context))
         finally:
             await self._release(spec, claim)
 
@@ -104,9 +106,9 @@ class ScheduleRunner:
         self, spec: ScheduleSpec, claim: Claim, context: ScheduleContext[Any]
     ) -> BaseException | None:
         facts: dict[str, Any] = {"name": spec.name, "due_at": context.due_at}
-        outer = current_run.set(context)
+        current_run.set(context)
         self._emit(ScheduleRun(**facts, lateness=context.lateness))
-        begun = self._around.clock.monotonic()
+        begun = self._around.in_hand[context] = self._around.clock.monotonic()
         try:
             await self._call_held(spec, claim, context)
         except GeneratorExit:
@@ -119,7 +121,7 @@ class ScheduleRunner:
             self._emit(ScheduleFailed(**facts, error=error))
             return error
         finally:
-            current_run.reset(outer)
+            del self._around.in_hand[context]
         self._emit(ScheduleDone(**facts, seconds=self._around.clock.monotonic() - begun))
         return None
 
@@ -174,7 +176,7 @@ class ScheduleRunner:
 
     def _handler(self, spec: ScheduleSpec) -> Call:
         if spec.subject is None:
-            return caller(spec.handler, timeout=spec.timeout)
+            return caller(spec.handler, self._around, timeout=spec.timeout)
 
         async def enqueue(payload: Any, context: ScheduleContext[Any]) -> None:
             await self._enqueue(spec, context.due_at)

@@ -1,4 +1,4 @@
-"""What is alive between entering and leaving an app: connection, events, pools, enqueue.
+"""What is alive between entering and leaving an app, on its connection: events, pools, enqueue.
 
 It is enough for a producer; the supervisor puts consumers and the scheduler on top.
 """
@@ -9,17 +9,19 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from threading import get_ident
 from typing import Any
 
 import anyio
+from anyio.lowlevel import EventLoopToken, current_token
 
 from mega.declare.registry import Registry, ScheduleSpec
 from mega.ports import Broker, Clock
 from mega.runtime.cpu import CpuPools, PoolFactory
 from mega.runtime.hub import Hub
-from mega.runtime.producer import Producer
+from mega.runtime.producer import Producer, Target
 from mega.runtime.schedule_run import ScheduleRunner
 from mega.runtime.surroundings import Surroundings
 
@@ -38,37 +40,40 @@ class Session:
     producer: Producer
     pools: CpuPools
     schedules: ScheduleRunner
+    loop: EventLoopToken = field(default_factory=current_token)
+    thread: int = field(default_factory=get_ident)
+    pid: int = field(default_factory=os.getpid)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether it was opened here, and not before a fork."""
+        return os.getpid() == self.pid
 
 
 @asynccontextmanager
 async def open_session(
     app: Any, registry: Registry, *, broker: Broker, pool_factory: PoolFactory, clock: Clock
 ) -> AsyncIterator[Session]:
-    """Connect, and yield the live parts; leaving ends the pools, the events, the connection.
-
-    Raises: BrokerError.
-    """
-    async with broker:
-        # Made once the broker is there: what is never run could not be closed either.
-        hub = Hub(registry.subscribers)
-        async with _running(hub), CpuPools(registry, hub, pool_factory) as pools:
-            worker = f"{socket.gethostname()}:{os.getpid()}"
-            around = Surroundings(
-                app=app,
-                broker=broker,
-                hub=hub,
-                clock=clock,
-                worker=worker,
-                middleware=registry.middleware,
-            )
-            producer = Producer(broker, hub, clock)
-            yield Session(
-                registry=registry,
-                around=around,
-                producer=producer,
-                pools=pools,
-                schedules=ScheduleRunner(around, _enqueue_tick(registry, producer)),
-            )
+    """Yield the live parts on a connected broker; leaving ends the pools and the events."""
+    hub = Hub(registry.subscribers)
+    async with _running(hub), CpuPools(registry, hub, pool_factory) as pools:
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        around = Surroundings(
+            app=app,
+            broker=broker,
+            hub=hub,
+            clock=clock,
+            worker=worker,
+            middleware=registry.middleware,
+        )
+        producer = Producer(broker, hub)
+        yield Session(
+            registry=registry,
+            around=around,
+            producer=producer,
+            pools=pools,
+            schedules=ScheduleRunner(around, _enqueue_tick(registry, producer)),
+        )
 
 
 def _enqueue_tick(registry: Registry, producer: Producer) -> Any:
@@ -77,7 +82,7 @@ def _enqueue_tick(registry: Registry, producer: Producer) -> Any:
     async def enqueue(spec: ScheduleSpec, tick: datetime | None) -> None:
         assert spec.subject is not None
         job_id = f"{spec.name}:{tick.isoformat()}" if tick else None
-        await producer.enqueue(registry.jobs[spec.subject], None, {"id": job_id})
+        await producer.enqueue(Target.of(registry.jobs[spec.subject]), None, {"id": job_id})
 
     return enqueue
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from mega.options import Role
+from mega.options import Role, check_count
 from mega.runtime.consumer import Consumer
+from mega.runtime.hooks import Hooks
+from mega.runtime.long_runs import LongRuns
 from mega.runtime.scheduler import Scheduler
 from mega.runtime.session import Session
+from mega.runtime.turns import Turns
+from mega.runtime.watchdog import Watchdog
 
 __all__ = ["Supervisor"]
 
@@ -42,8 +44,10 @@ class Supervisor:
         role: Role,
         drain_timeout: float,
         on_ready: Callable[[Session], None],
+        max_jobs: int | None = None,
         handles_signals: bool = True,
         probes_pools: bool = True,
+        watches_loop: bool = True,
     ) -> None:
         self._open_app = open_app
         self._role: Role = role
@@ -51,6 +55,8 @@ class Supervisor:
         self._on_ready = on_ready
         self._handles_signals = handles_signals
         self._probes_pools = probes_pools
+        self._watches_loop = watches_loop
+        self._turns = _turns(max_jobs)
         self._draining = anyio.Event()
         self._starting = anyio.CancelScope()
         self._is_ready = False
@@ -62,6 +68,8 @@ class Supervisor:
                 await group.start(self._watch_signals)
             with self._starting:
                 async with self._open_app() as session:
+                    if self._watches_loop:
+                        group.start_soon(_watchdog(session).run)
                     await self._serve(session)
             group.cancel_scope.cancel()
 
@@ -70,16 +78,24 @@ class Supervisor:
         self._draining.set()
 
     async def _serve(self, session: Session) -> None:
+        hooks = Hooks(session.registry, session.around)
         consumers = [
-            Consumer(spec, session.around) for spec in session.registry.jobs_for(self._role)
+            Consumer(spec, session.around, self._turns)
+            for spec in session.registry.jobs_for(self._role)
         ]
         try:
-            await self._start_up(session, consumers)
+            await hooks.start()
+            await self._prepare(session, consumers)
             await self._work(session, consumers)
         finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WITHIN):
-                await session.pools.end_now()
-                await _call_all(session.registry.shutdown)
+            await self._shut_down(session, hooks)
+
+    async def _shut_down(self, session: Session, hooks: Hooks) -> None:
+        with anyio.move_on_after(SHUTDOWN_WITHIN, shield=True) as limit:
+            await session.pools.end_now()
+            await hooks.end()
+        if limit.cancelled_caught:
+            logger.warning("the shutdown hooks did not end within %g s", SHUTDOWN_WITHIN)
 
     async def _work(self, session: Session, consumers: list[Consumer]) -> None:
         async with anyio.create_task_group() as work:
@@ -87,12 +103,15 @@ class Supervisor:
             self._is_ready = True
             self._on_ready(session)
             await self._draining.wait()
+            if self._turns is not None:
+                self._turns.close()
             work.cancel_scope.deadline = anyio.current_time() + self._drain_timeout
         if work.cancel_scope.cancelled_caught:
             logger.warning("after %g s the rest was cancelled and given back", self._drain_timeout)
 
-    async def _start_up(self, session: Session, consumers: list[Consumer]) -> None:
-        await _call_all([hook.fn for hook in session.registry.startup])
+    async def _prepare(self, session: Session, consumers: list[Consumer]) -> None:
+        if consumers:
+            await session.around.broker.attend(session.around.worker)
         async with anyio.create_task_group() as group:
             if self._probes_pools:
                 group.start_soon(session.pools.start)
@@ -120,8 +139,12 @@ class Supervisor:
                     self._starting.cancel()
 
 
-async def _call_all(functions: list[Callable[[], Any]]) -> None:
-    for function in functions:
-        answer = function()
-        if inspect.isawaitable(answer):
-            await answer
+def _turns(max_jobs: int | None) -> Turns | None:
+    if max_jobs is None:
+        return None
+    return Turns(check_count(max_jobs, option="max_jobs", minimum=1))
+
+
+def _watchdog(session: Session) -> Watchdog:
+    around = session.around
+    return Watchdog(LongRuns(around.in_hand, now=around.clock.monotonic))

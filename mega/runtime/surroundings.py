@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from mega.context import RunContext
 from mega.declare.registry import Middleware
 from mega.ports import Broker, Clock
 from mega.runtime.hub import Hub
+from mega.runtime.threads import Threads
 
 __all__ = ["Surroundings"]
 
@@ -17,7 +19,8 @@ __all__ = ["Surroundings"]
 class Surroundings:
     """The app that is served, with its broker, events and clock.
 
-    `worker` names this process to people: in records, dead letters and skips.
+    `worker` names this process to people: in records, dead letters and skips. `in_hand` are
+    the runs whose handlers are being called, with the clock's reading at their start.
     """
 
     app: Any
@@ -26,3 +29,5 @@ class Surroundings:
     clock: Clock
     worker: str
     middleware: Sequence[Middleware] = ()
+    threads: Threads = field(default_factory=Threads)
+    in_hand: dict[RunContext, float] = field(default_factory=dict)

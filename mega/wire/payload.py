@@ -5,6 +5,7 @@ A codec is built once per job, on the decorator line; it knows nothing of header
 
 from __future__ import annotations
 
+from copy import copy
 from types import NoneType
 from typing import Any, Generic, TypeVar, cast
 
@@ -51,12 +52,19 @@ class Codec(Generic[T]):
         self.is_none: bool = tree.declared in (None, NoneType)
         self._job = job
         self._noun = noun
+        self._path = noun
         self._has_untyped = tree.has_untyped
         self._parse = tree.decoder().decode
         self._same = same_plain if tree.is_plain else same
 
     def __repr__(self) -> str:
         return f"Codec({self.describe}, job={self._job!r})"
+
+    def called(self, path: str) -> Codec[T]:
+        """Return a codec whose errors call the value by that path: `payloads[3].tag`."""
+        renamed = copy(self)
+        renamed._path = path
+        return renamed
 
     def encode(self, payload: Any) -> bytes:
         """Return the payload as JSON, once it is sure to come back equal and of its types.
@@ -119,9 +127,9 @@ class Codec(Generic[T]):
     def _encode_carefully(self, payload: Any) -> bytes:
         """Find the fault; or none, where `same` is stricter than the promise."""
         try:
-            fault = first_fault(payload, self._noun, _dumps)
+            fault = first_fault(payload, self._path, _dumps)
             body = b"" if fault else _dumps(payload)
-            fault = fault or difference(payload, self._parse(body), self._noun)
+            fault = fault or difference(payload, self._parse(body), self._path)
         except Exception as error:
             raise self._unsendable(error) from error
         if fault:
@@ -131,9 +139,9 @@ class Codec(Generic[T]):
     def _encode_result_carefully(self, value: Any) -> bytes:
         # orjson writes NaN as null, so a null may be a number that is lost.
         try:
-            copy = _clean_copy(value)
-            fault = first_fault(copy, self._noun, _dumps_leniently)
-            body = b"" if fault else _dumps_leniently(copy)
+            clean = _clean_copy(value)
+            fault = first_fault(clean, self._path, _dumps_leniently)
+            body = b"" if fault else _dumps_leniently(clean)
         except Exception as error:
             raise self._unsendable(error) from error
         if fault:
@@ -142,7 +150,7 @@ class Codec(Generic[T]):
 
     def _refuse_big_integer(self, value: Any) -> None:
         try:
-            fault = first_fault(value, self._noun, repr)
+            fault = first_fault(value, self._path, repr)
         except RecursionError as error:
             raise self._invalid(self._explain(error)) from error
         if fault:
@@ -150,7 +158,7 @@ class Codec(Generic[T]):
 
     def _unsendable(self, error: Exception) -> PayloadError:
         """Return what the encoder or decoder's own error means to the sender."""
-        private = private_field(error, noun=self._noun)
+        private = private_field(error, noun=self._path)
         if private:
             return self._altered(Fault(private, "is a private field, which isn't sent"))
         if isinstance(error, msgspec.ValidationError):
@@ -164,7 +172,7 @@ class Codec(Generic[T]):
         return self._not_serializable(f"{path} {fault.reason}")
 
     def _explain(self, error: Exception) -> str:
-        return explain(error, noun=self._noun, declared=self.describe)
+        return explain(error, noun=self._path, declared=self.describe)
 
     def _not_serializable(self, reason: str) -> PayloadNotSerializable:
         message = f'"{self._job}" can\'t send this {self._noun}: {reason}.'

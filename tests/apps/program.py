@@ -50,6 +50,11 @@ class Program:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone and all its output is read."""
+        return self._has_ended()
+
     def wait_for(self, pattern: str, *, within: float = START) -> re.Match[str]:
         """Return the first match of `pattern` in what it has printed, or will print."""
         with suppress(AssertionError):

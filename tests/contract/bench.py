@@ -192,6 +192,14 @@ def message_of(delivery: Delivery) -> Message:
     )
 
 
+def next_copy_of(delivery: Delivery, *, attempt: int | None = None, **changes: Any) -> Message:
+    """Return the copy that follows that delivery's in the chain of its job."""
+    message = message_of(delivery)
+    number = message.attempt if attempt is None else attempt
+    enqueued_at = message.enqueued_at or delivery.stored_at
+    return message.next_copy(attempt=number, enqueued_at=enqueued_at).but(**changes)
+
+
 async def eventually(
     ask: Callable[[], Awaitable[object]], expected: object, *, within: float = 10.0
 ) -> None:

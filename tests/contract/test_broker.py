@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from mega.errors import PayloadTooLarge
+from mega.errors import PayloadTooLarge, UnknownSubject
 from mega.options import Backoff
-from mega.ports import Delivery
+from mega.ports import Delivery, Receipt
 from tests.contract.bench import (
     ACK_WAIT,
     Bench,
@@ -226,3 +226,110 @@ async def test_a_due_time_in_the_past_means_now(bench: Bench) -> None:
         await broker.publish(job(queue, b"1"), due_at=bench.now() - timedelta(days=1))
         async with consuming(broker, queue, worker):
             await until(lambda: worker.bodies == [b"1"], what="the delivery")
+
+
+async def test_a_delay_is_counted_by_the_broker(bench: Bench) -> None:
+    queue, started_at = new_queue(), []
+
+    async def note(delivery: Delivery) -> None:
+        started_at.append(bench.now())
+        await delivery.ack()
+
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        async with consuming(broker, queue, note):
+            begun = bench.now()
+            await broker.publish(job(queue), after=1)
+            await bench.pass_time(0.5)
+            assert [] == started_at
+            await bench.pass_time(0.5)
+            await until(lambda: started_at, what="the delayed job")
+    assert timedelta(seconds=0.9) < started_at[0] - begun
+
+
+async def test_the_broker_has_a_clock(bench: Bench) -> None:
+    async with bench.broker() as broker:
+        assert timedelta(0) == broker.now().utcoffset()
+        assert abs(broker.now() - bench.now()) < timedelta(seconds=5)
+
+
+async def test_many_are_stored_in_their_order(bench: Bench) -> None:
+    queue, worker = new_queue(concurrency=1), Worker()
+    bodies = [str(number).encode() for number in range(1201)]
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        receipts = await broker.publish_many([job(queue, body) for body in bodies])
+        async with consuming(broker, queue, worker):
+            await until(lambda: len(worker.bodies) == len(bodies), within=20, what="all jobs")
+    assert [Receipt(duplicate=False)] * len(bodies) == receipts
+    assert bodies == worker.bodies
+
+
+async def test_none_are_stored_at_once(bench: Bench) -> None:
+    async with bench.broker() as broker:
+        assert [] == await broker.publish_many([])
+
+
+async def test_many_keep_what_each_job_says(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    sent = [job(queue, headers={"Tenant": str(number)}, retries=number) for number in range(3)]
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish_many(sent)
+        async with consuming(broker, queue, worker):
+            await until(lambda: len(worker.bodies) == 3, what="all jobs")
+    assert sent == [message_of(delivery) for delivery in worker.deliveries]
+
+
+async def test_of_many_each_duplicate_is_told(bench: Bench) -> None:
+    queue = new_queue()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish(job(queue, id="b"))
+        receipts = await broker.publish_many([job(queue, id=each) for each in ("a", "b", "c", "a")])
+        assert 3 == await bench.kept(broker, queue.subject)
+    assert [False, True, False, True] == [
+        isinstance(each, Receipt) and each.duplicate for each in receipts
+    ]
+
+
+async def test_one_that_is_too_large_refuses_many(bench: Bench) -> None:
+    queue = new_queue()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        with pytest.raises(PayloadTooLarge):
+            await broker.publish_many([job(queue), job(queue, bytes(broker.max_size))])
+        assert 0 == await bench.kept(broker, queue.subject)
+
+
+async def test_many_without_a_queue_are_refused(bench: Bench) -> None:
+    queue = new_queue()
+    async with bench.broker() as broker:
+        outcomes = await broker.publish_many([job(queue), job(queue)])
+    assert [UnknownSubject] * 2 == [type(outcome) for outcome in outcomes]
+
+
+async def test_many_can_be_delayed(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        async with consuming(broker, queue, worker):
+            await broker.publish_many([job(queue, b"1"), job(queue, b"2")], after=1)
+            due_at = bench.now() + timedelta(seconds=1)
+            await broker.publish_many([job(queue, b"3"), job(queue, b"4")], due_at=due_at)
+            await bench.pass_time(0.5)
+            assert [] == worker.bodies
+            await bench.pass_time(0.6)
+            await until(lambda: len(worker.bodies) == 4, what="the delayed jobs")
+    assert [b"1", b"2", b"3", b"4"] == sorted(worker.bodies)
+
+
+async def test_the_unique_key_travels_with_the_job(bench: Bench) -> None:
+    queue, worker = new_queue(), Worker()
+    key = "order 7/ü%.*>\n" + "\N{SNOWMAN}" * 100
+    async with bench.broker() as broker:
+        await broker.provide(queue)
+        await broker.publish(job(queue, unique=key))
+        async with consuming(broker, queue, worker):
+            await until(lambda: worker.deliveries, what="the delivery")
+    assert key == message_of(worker.deliveries[0]).unique

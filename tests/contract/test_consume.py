@@ -14,8 +14,8 @@ from tests.contract.bench import (
     consuming,
     eventually,
     job,
-    message_of,
     new_queue,
+    next_copy_of,
 )
 from tests.waiting import until
 
@@ -146,7 +146,7 @@ async def test_a_cancelled_run_may_still_give_its_job_back(bench: Bench) -> None
             await anyio.sleep_forever()
         finally:
             with anyio.CancelScope(shield=True):
-                await delivery.give_back(message_of(delivery))
+                await delivery.give_back(next_copy_of(delivery))
 
     async with bench.broker() as broker:
         await broker.provide(queue)

@@ -15,6 +15,7 @@ from tests.contract.bench import (
     job,
     message_of,
     new_queue,
+    next_copy_of,
 )
 from tests.waiting import until
 
@@ -38,7 +39,7 @@ async def test_a_retry_comes_after_its_delay_as_the_next_attempt(bench: Bench) -
     async def fail_once(delivery: Delivery) -> None:
         started_at.append(bench.now())
         if len(started_at) == 1:
-            await delivery.retry(job(queue, b"again", id="report", attempt=2), after=1)
+            await delivery.retry(next_copy_of(delivery, attempt=2, body=b"again"), after=1)
         else:
             await delivery.ack()
 
@@ -62,7 +63,7 @@ async def test_a_retry_that_waits_holds_no_slot(bench: Bench) -> None:
 
     async def put_off(delivery: Delivery) -> None:
         if delivery.body == b"failing":
-            await delivery.retry(job(queue, b"failing", attempt=2), after=3600)
+            await delivery.retry(next_copy_of(delivery, attempt=2), after=3600)
         else:
             await delivery.ack()
 
@@ -81,7 +82,7 @@ async def test_a_retry_is_stored_once_however_often_it_is_asked_for(bench: Bench
 
     async def fail_once(delivery: Delivery) -> None:
         if message_of(delivery).attempt == 1:
-            copy = job(queue, id="report", attempt=2)
+            copy = next_copy_of(delivery, attempt=2)
             await delivery.retry(copy, after=0.3)
             await delivery.retry(copy, after=0.3)
         else:
@@ -105,7 +106,7 @@ async def test_one_attempt_can_be_put_off_again_and_again(bench: Bench) -> None:
 
     async def snooze_twice(delivery: Delivery) -> None:
         if len(worker.deliveries) < 3:
-            await delivery.retry(job(queue, id="report"), after=0.3)
+            await delivery.retry(next_copy_of(delivery), after=0.3)
         else:
             await delivery.ack()
 
@@ -127,7 +128,7 @@ async def test_a_job_that_is_given_back_comes_at_once_as_the_same_attempt(bench:
 
     async def give_back_twice(delivery: Delivery) -> None:
         if len(worker.deliveries) < 3:
-            await delivery.give_back(message_of(delivery))
+            await delivery.give_back(next_copy_of(delivery))
         else:
             await delivery.ack()
 
@@ -145,7 +146,7 @@ async def test_a_job_that_is_given_back_comes_at_once_as_the_same_attempt(bench:
 
 async def test_a_dead_letter_takes_the_place_of_its_job(bench: Bench) -> None:
     queue = new_queue()
-    worker = Worker(lambda delivery: delivery.dead_letter(b'{"why": "no"}', job_id="report"))
+    worker = Worker(lambda delivery: delivery.dead_letter(b'{"why": "no"}', letter_id="report"))
     async with bench.broker() as broker:
         await broker.provide(queue)
         await broker.publish(job(queue, id="report"))

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 
-from mega.ports import StateStore
+from mega.ports import Kept, StateStore
 from mega.wire.message import new_id
 from mega.wire.record import JobRecord, JobState
 from tests.contract.bench import Bench, eventually
@@ -173,6 +173,58 @@ async def test_followers_of_one_job_do_not_see_another(bench: Bench) -> None:
         assert [record(mine, "done")] == await read_to_the_end(again)
 
 
+async def test_a_record_is_replaced_by_its_version(bench: Bench) -> None:
+    job_id = new_id()
+    async with bench.broker() as broker:
+        store = broker.state
+        assert Kept(None, 0) == await store.look(job_id)
+        await store.write(record(job_id, "done"), ttl=TTL)
+        assert "done" == await state_of(store, job_id)
+        found = await store.look(job_id)
+        assert record(job_id, "done") == found.record
+        waiting = record(job_id, "waiting")
+        assert await store.replace(job_id, waiting, version=found.version, ttl=TTL)
+        assert not await store.replace(job_id, found.record, version=found.version, ttl=TTL)
+        assert "waiting" == await state_of(store, job_id)
+
+
+async def test_a_record_is_removed_by_its_version(bench: Bench) -> None:
+    job_id = new_id()
+    async with bench.broker() as broker:
+        store = broker.state
+        await store.write(record(job_id, "waiting"), ttl=TTL)
+        assert "waiting" == await state_of(store, job_id)
+        found = await store.look(job_id)
+        await store.write(record(job_id, "running"), ttl=TTL)
+        assert "running" == await state_of(store, job_id)
+        assert not await store.replace(job_id, None, version=found.version, ttl=TTL)
+        found = await store.look(job_id)
+        assert await store.replace(job_id, None, version=found.version, ttl=TTL)
+        assert await store.get(job_id) is None
+        assert (await store.look(job_id)).record is None
+
+
+async def test_nothing_is_replaced_by_a_first_record_once(bench: Bench) -> None:
+    job_id = new_id()
+    async with bench.broker() as broker, bench.second_broker(broker) as other:
+        waiting = record(job_id, "waiting")
+        assert await broker.state.replace(job_id, waiting, version=0, ttl=TTL)
+        assert not await other.state.replace(job_id, waiting, version=0, ttl=TTL)
+
+
 async def state_of(store: StateStore, job_id: str) -> str | None:
     found = await store.get(job_id)
     return found.state if found else None
+
+
+async def test_what_is_flushed_has_left_the_process(bench: Bench) -> None:
+    job_id = new_id()
+    async with bench.broker() as broker, bench.second_broker(broker) as other:
+        await broker.state.write(record(job_id, "running"), ttl=TTL)
+        await broker.state.flush()
+
+        async def look() -> str | None:
+            found = await other.state.get(job_id)
+            return found.state if found else None
+
+        await eventually(look, "running")

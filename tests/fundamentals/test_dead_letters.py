@@ -112,3 +112,68 @@ async def test_the_events_of_a_job_that_is_given_up_come_in_order() -> None:
         "job.dlq",
     ] == kinds
     assert (2, ConnectionError) == (letter.attempt, type(letter.error))
+
+
+async def test_a_dead_letter_is_sent_back_to_its_queue() -> None:
+    app, is_mended = App("shop"), False
+
+    @app.job("email.send", retries=1, backoff=1)
+    async def send_email(email: Email, ctx: JobContext) -> str:
+        if not is_mended:
+            raise ConnectionError("the mail server is away")
+        return f"sent to {email.to} in attempt {ctx.attempt}"
+
+    async with app.test() as t:
+        job = await send_email.enqueue(Email("ada@example.org"))
+        await t.advance(1)
+        is_mended = True
+        letters = app.dead_letters(send_email)
+        (letter,) = await letters.list()
+        assert await letters.requeue(letter)
+        assert "waiting" == (await job.state()).state
+        assert [] == await letters.list()
+        await t.drain()
+        assert "sent to ada@example.org in attempt 1" == await job.result()
+        assert not await letters.requeue(letter)
+
+
+async def test_each_death_of_a_job_is_remembered() -> None:
+    app = App("shop")
+
+    @app.job("email.send", retries=0)
+    async def send_email(email: Email) -> None:
+        raise ConnectionError("the mail server is away")
+
+    async with app.test() as t:
+        job = await send_email.enqueue(Email("ada@example.org"))
+        await t.drain()
+        letters = app.dead_letters("email.send")
+        for deaths in (1, 2, 3):
+            (letter,) = await letters.list()
+            assert deaths == len(letter.envelope.deaths)
+            assert b'{"to":"ada@example.org"}' == letter.envelope.body
+            await letters.requeue(letter)
+            await t.drain()
+        assert 3 == len((await job.state()).earlier_deaths)
+
+
+async def test_dead_letters_are_thrown_away() -> None:
+    app = App("shop")
+
+    @app.job("email.send", retries=0)
+    async def send_email(number: int) -> None:
+        raise ConnectionError
+
+    async with app.test() as t:
+        for number in range(5):
+            await send_email.enqueue(number)
+        await t.drain()
+        letters = app.dead_letters(send_email)
+        newest, *_ = await letters.list(limit=2)
+        assert b"4" == newest.envelope.body
+        assert await letters.delete(newest)
+        assert [b"0", b"1"] == [
+            letter.envelope.body for letter in await letters.list(limit=2, newest_first=False)
+        ]
+        assert 4 == await letters.purge()
+        assert [] == await letters.list()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mega import App, Backoff, JobContext
+from mega import App, Backoff, JobContext, Reject, Retry, Snooze
 from mega.errors import BadOption
-from mega.events import JobDone, JobRetried
+from mega.events import JobDone, JobRetried, JobSnoozed
 
 
 class MailServerAway(Exception):
@@ -241,3 +241,96 @@ async def test_a_run_that_takes_too_long_is_a_failed_run() -> None:
         assert "sent" == await job.result()
 
     assert [1, 2] == attempts
+
+
+async def test_a_handler_says_when_to_try_again() -> None:
+    app, started_at = App("shop"), []
+
+    @app.job("email.send", retries=2, backoff=1)
+    async def send_email() -> None:
+        started_at.append(t.clock.monotonic())
+        raise Retry("the mail server is busy", after=timedelta(minutes=5))
+
+    async with app.test() as t:
+        await send_email.enqueue()
+        await t.advance(3600)
+        (letter,) = t.dead_letters("email.send")
+
+    assert [0, 300, 600] == started_at
+    assert ("retries", "the mail server is busy") == (letter["reason"], letter["error"])
+
+
+async def test_a_handler_says_that_a_job_can_not_succeed() -> None:
+    app, attempts = App("shop"), []
+
+    @app.job("email.send", retries=3)
+    async def send_email(ctx: JobContext) -> None:
+        attempts.append(ctx.attempt)
+        raise Reject("no such address")
+
+    async with app.test() as t:
+        job = await send_email.enqueue()
+        await t.drain()
+        assert "failed" == (await job.state()).state
+        (letter,) = t.dead_letters("email.send")
+
+    assert [1] == attempts
+    assert ("rejected", "no such address") == (letter["reason"], letter["error"])
+
+
+async def test_a_snooze_puts_a_job_off_and_costs_no_attempt() -> None:
+    app, runs = App("shop"), []
+
+    @app.job("email.send", retries=0)
+    async def send_email(ctx: JobContext) -> str:
+        runs.append((t.clock.monotonic(), ctx.attempt))
+        if len(runs) < 3:
+            raise Snooze(60, "the shop is closed")
+        return "sent"
+
+    async with app.test() as t:
+        job = await send_email.enqueue()
+        await t.drain()
+        assert "waiting" == (await job.state()).state
+        await t.advance(120)
+        assert "sent" == await job.result()
+        snoozed = [event for event in t.events if isinstance(event, JobSnoozed)]
+
+    assert [(0, 1), (60, 1), (120, 1)] == runs
+    assert [(60, "the shop is closed")] * 2 == [(event.delay, event.reason) for event in snoozed]
+
+
+@pytest.mark.parametrize(
+    "retry_on",
+    [
+        MailServerAway,
+        (MailServerAway, TimeoutError),
+        lambda error: isinstance(error, MailServerAway),
+    ],
+)
+@pytest.mark.parametrize(("error", "runs"), [(MailServerAway, 4), (ValueError, 1)])
+async def test_a_declaration_says_which_errors_are_worth_another_run(
+    retry_on: Any, error: type[Exception], runs: int
+) -> None:
+    app, attempts = App("shop"), []
+
+    @app.job("email.send", retry_on=retry_on, backoff=1)
+    async def send_email(ctx: JobContext) -> None:
+        attempts.append(ctx.attempt)
+        raise error
+
+    async with app.test() as t:
+        await send_email.enqueue()
+        await t.advance(3600)
+        assert 1 == len(t.dead_letters("email.send"))
+
+    assert list(range(1, runs + 1)) == attempts
+
+
+async def test_a_handle_tells_the_longest_waits() -> None:
+    app = App("shop")
+
+    @app.job("email.send", retries=4, backoff=Backoff(initial=10, max=60))
+    async def send_email() -> None: ...
+
+    assert (10, 20, 40, 60) == send_email.retry_delays

@@ -22,7 +22,7 @@ from mega import (
     ScheduleContext,
 )
 from mega.events import JobDone, JobEvent, JobFailed, ScheduleSkipped
-from mega.handles import EnqueueOptions
+from mega.handles import BulkOptions, EnqueueOptions
 from mega.testing import TestApp, job_context
 
 # -- the state of an app
@@ -221,6 +221,39 @@ async def enqueue_through_the_app() -> None:
     assert_type(await app.enqueue(ping_sync), Job[bytes])
     assert_type(await app.enqueue("other.app.job", {"any": "thing"}), Job[Any])
     assert_type(await app.enqueue("other.app.job"), Job[Any])
+
+
+async def enqueue_many() -> None:
+    emails = [Email("ada"), Newsletter("bob")]
+    assert_type(await send.enqueue_many(emails), list[Job[int]])
+    assert_type(await send.enqueue_many(email for email in emails), list[Job[int]])
+    assert_type(await app.enqueue_many(send, emails), list[Job[int]])
+    assert_type(await app.enqueue_many(send, iter([Newsletter("ada")])), list[Job[int]])
+    assert_type(await app.enqueue_many(row, [{"key": "a"}]), list[Job[None]])
+    assert_type(await app.enqueue_many(color, ("red", "green")), list[Job[None]])
+    assert_type(await app.enqueue_many(ping, [None] * 3), list[Job[None]])
+    assert_type(await ping.enqueue_many([None] * 3), list[Job[None]])
+    assert_type(await app.enqueue_many("other.app.job", [1, "a"]), list[Job[Any]])
+    options: BulkOptions = {"delay": 5, "attempts": 2, "headers": {"tenant": "a"}}
+    await send.enqueue_many(emails, **options)
+    await app.enqueue_many(send, emails, at=datetime(2030, 1, 1, tzinfo=UTC), backoff=2)
+
+
+def enqueue_sync() -> None:
+    assert_type(send.enqueue_sync(Email("ada")), Job[int])
+    assert_type(ping.enqueue_sync(), Job[None])
+    assert_type(ping_sync.enqueue_sync(delay=5), Job[bytes])
+    assert_type(app.enqueue_sync(send, Newsletter("ada")), Job[int])
+    assert_type(app.enqueue_sync(ping, id="ping-1"), Job[None])
+    assert_type(app.enqueue_sync(row, {"key": "a"}), Job[None])
+    assert_type(app.enqueue_sync("other.app.job", {"any": "thing"}), Job[Any])
+    assert_type(send.enqueue_sync(Email("ada"), unique="ada").duplicate, bool)
+
+
+async def enqueue_unique() -> None:
+    await send.enqueue(Email("ada"), unique="ada", delay=60)
+    await app.enqueue(send, Email("ada"), unique="ada", unique_for=timedelta(hours=1))
+    await app.enqueue("other.app.job", unique="ada", unique_for=60)
 
 
 async def enqueue_with_options() -> None:

@@ -89,6 +89,26 @@ async def wrong_payload() -> None:
     await app.enqueue(send, plain)  # expect-error
 
 
+async def wrong_payload_among_many() -> None:
+    await send.enqueue_many(["ada"])  # expect-error
+    await app.enqueue_many(send, ["ada"])  # expect-error
+    await send.enqueue_many(Email("ada"))  # expect-error
+    await app.enqueue_many(send, Email("ada"))  # expect-error
+    await app.enqueue_many(row, [{"kee": "a"}])  # expect-error
+    await add.enqueue_many([1, 2])  # expect-error
+    await app.enqueue_many(add, [1, 2])  # expect-error
+    await ping.enqueue_many([3])  # expect-error
+    await app.enqueue_many(plain, [Email("ada")])  # expect-error
+
+
+def wrong_payload_from_sync_code() -> None:
+    send.enqueue_sync("ada")  # expect-error
+    app.enqueue_sync(send, "ada")  # expect-error
+    app.enqueue_sync(row, {"kee": "a"})  # expect-error
+    send.enqueue_sync()  # expect-error
+    ping.enqueue_sync(3)  # expect-error
+
+
 async def no_payload() -> None:
     await send.enqueue()  # expect-error
     await app.enqueue(send)  # expect-error
@@ -112,6 +132,8 @@ async def forgotten_await() -> None:
     app.enqueue(send, Email("ada"))  # expect-error
     app.enqueue("send", {"to": "ada"})  # expect-error
     ping.enqueue()  # expect-error
+    send.enqueue_many([Email("ada")])  # expect-error
+    app.enqueue_many(send, [Email("ada")])  # expect-error
     nightly.run_now()  # expect-error
     render.run("report")  # expect-error
     app.serve(role="worker")  # expect-error
@@ -152,6 +174,13 @@ async def wrong_options() -> None:
     await send.enqueue(Email("ada"), retries=1.5)  # expect-error
     await send.enqueue(Email("ada"), headers={"tenant": 1})  # expect-error
     await send.enqueue(Email("ada"), id=7)  # expect-error
+    await send.enqueue(Email("ada"), unique=7)  # expect-error
+    await send.enqueue(Email("ada"), unique="ada", unique_for="1m")  # expect-error
+    await send.enqueue_many([Email("ada")], id="ada")  # expect-error
+    await app.enqueue_many(send, [Email("ada")], unique="ada")  # expect-error
+    await app.enqueue_many(send, [Email("ada")], dellay=5)  # expect-error
+    send.enqueue_sync(Email("ada"), dellay=5)  # expect-error
+    app.enqueue_sync(send, Email("ada"), dellay=5)  # expect-error
 
 
 app.job("job.unknown", retrys=3)  # expect-error

@@ -22,7 +22,7 @@ def render() -> None: ...
 
 @pytest.fixture(autouse=True)
 def _plain_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in ("MEGA_ROLE", "MEGA_BROKER", "MEGA_HOME"):
+    for name in ("MEGA_ROLE", "MEGA_BROKER", "MEGA_HOME", "MEGA_MAX_JOBS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "argv", ["app.py"])
     monkeypatch.chdir(tmp_path)
@@ -128,6 +128,41 @@ class TestPrecedence:
         app.run(argv=["--drain-timeout", "0"], drain_timeout=1e6)
         assert [1] == ended
 
+    @pytest.mark.parametrize(
+        ("flag", "environment", "argument", "most"),
+        [(1, "2", 3, 1), (None, "2", 3, 2), (None, "", 3, 3), (None, None, 3, 3)],
+    )
+    def test_of_the_limit_of_runs(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        flag: int | None,
+        environment: str | None,
+        argument: int | None,
+        most: int,
+    ) -> None:
+        app, at_once, ended = shop(), [0], []
+
+        @app.job("wait", concurrency=10)
+        async def wait() -> None:
+            at_once.append(at_once[-1] + 1)
+            for _ in range(20):
+                await anyio.lowlevel.checkpoint()
+            at_once.append(at_once[-1] - 1)
+            ended.append(1)
+            if len(ended) == 10:
+                stop()
+
+        @app.on_startup
+        async def begin() -> None:
+            for _ in range(10):
+                await wait.enqueue()
+
+        if environment is not None:
+            monkeypatch.setenv("MEGA_MAX_JOBS", environment)
+        flags = [f"--max-jobs={flag}"] if flag else []
+        app.run(argv=flags, max_jobs=argument)
+        assert (most, 10) == (max(at_once), len(ended))
+
     def test_without_arguments_those_of_the_process_count(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -211,6 +246,7 @@ class TestRefusals:
             (["--role"], "argument --role: expected one argument", "--help lists"),
             (["--check", "worker"], "unrecognized arguments: worker", ""),
             (["--drain-timeout", "soon"], "--drain-timeout", "--help lists"),
+            (["--max-jobs", "0"], "max_jobs=0 is not a whole number", ""),
             (["--broker", "redis://a"], "starts with 'redis'", "nats://host:4222"),
             (["enqueue"], "the following arguments are required: subject", "enqueue --help"),
             (["enqueue", "email.sent"], 'no job "email.sent"', 'Did you mean "email.send"?'),
@@ -235,6 +271,7 @@ class TestRefusals:
         [
             ("MEGA_ROLE", "workr", "there is no role 'workr'"),
             ("MEGA_BROKER", "nope", "'nope' is not a broker URL"),
+            ("MEGA_MAX_JOBS", "many", "MEGA_MAX_JOBS='many' is not a whole number"),
         ],
     )
     def test_a_wrong_environment(

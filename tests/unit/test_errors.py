@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import re
 
@@ -125,6 +126,8 @@ def test_another_error_or_several_are_none_of_ours(error: BaseException) -> None
         (KeyError("name"), "KeyError: 'name'"),
         (DeclarationError("no.", hint="Do."), "DeclarationError: no. Do."),
         (OSError("caf\udce9"), r"OSError: caf\udce9"),
+        (ValueError("two\r\nlines"), "ValueError: two lines"),
+        (ValueError("\x00\x1b[31m"), "ValueError: ␀␛[31m"),
     ],
 )
 def test_an_error_is_told_in_one_line(error: Exception, line: str) -> None:
@@ -152,6 +155,22 @@ def test_a_traceback_is_kept_whole_up_to_a_limit() -> None:
     assert text.startswith("ValueError: xxx")
     assert text.endswith("xxx\n")
     assert len(text) < 9 * 1024
+
+
+@pytest.mark.parametrize("letter", ["x", "\x00", "\ud800", '"', "\n", "😀"])
+@pytest.mark.parametrize("length", [5_000, 100_000])
+def test_no_text_takes_more_room_as_json_than_a_letter_has(letter: str, length: int) -> None:
+    text = text_of(ValueError(letter * length))
+    assert len(json.dumps(text, ensure_ascii=False).encode()) < 33 * 1024
+
+
+def test_a_traceback_that_can_not_be_made_is_none() -> None:
+    class Untraceable(Exception):
+        @property
+        def __notes__(self) -> list[str]:
+            raise ValueError("no notes")
+
+    assert "its traceback can't be had: ValueError: no notes" == capped_traceback(Untraceable())
 
 
 def test_the_package_shows_the_errors_that_users_catch() -> None:

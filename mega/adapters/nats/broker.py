@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
 import anyio
 
+from mega.adapters.nats.bulk import Bulk
 from mega.adapters.nats.claims import NatsClaims
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.consume import Consumption
 from mega.adapters.nats.delivery import Desk
+from mega.adapters.nats.guards import NatsGuards
+from mega.adapters.nats.handoff import Turn
+from mega.adapters.nats.layout import window
 from mega.adapters.nats.leases import Leases
+from mega.adapters.nats.letters import NatsLetters
+from mega.adapters.nats.presence import Presence
 from mega.adapters.nats.publisher import Publisher
 from mega.adapters.nats.server import EmbeddedServer
+from mega.adapters.nats.server_clock import ServerClock, utc_now
 from mega.adapters.nats.state import NatsState
 from mega.adapters.nats.streams import Streams
+from mega.errors import BrokerError
 from mega.options import BrokerUrl
 from mega.ports import Queue, Receipt, Run
-from mega.wire.message import Message
+from mega.wire.message import Message, server_id
 
 __all__ = ["NatsBroker"]
 
@@ -34,17 +43,23 @@ class NatsBroker:
         embedded: EmbeddedServer | None = None,
         is_provisioning: bool = True,
         name: str,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._url = url
         self._embedded = embedded
         self._is_provisioning = is_provisioning
         self._client = Client(url, name=name)
-        self._leases = Leases(url, name=f"{name} leases")
-        self._publisher = Publisher(self._client)
+        self._leases = Leases(url, name=f"{name} leases", main=self._client)
+        self._clock = ServerClock(self._client, now)
+        self._publisher = Publisher(self._client, self._clock)
+        self._bulk = Bulk(self._client, self._publisher)
         self._streams = Streams(self._client, is_provisioning=is_provisioning)
         self._state = NatsState(self._client, self._publisher)
+        self._letters = NatsLetters(self._client, self._publisher, self._streams)
         self._claims = NatsClaims(self._client, self._publisher)
+        self._guards = NatsGuards(self._client, self._publisher, self._clock)
         self._desks: dict[str, Desk] = {}
+        self._turn = Turn()
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -54,6 +69,18 @@ class NatsBroker:
     @property
     def claims(self) -> NatsClaims:
         return self._claims
+
+    @property
+    def guards(self) -> NatsGuards:
+        return self._guards
+
+    @property
+    def duplicate_window(self) -> float:
+        return window(self._url)
+
+    @property
+    def letters(self) -> NatsLetters:
+        return self._letters
 
     @property
     def max_size(self) -> int:
@@ -80,13 +107,41 @@ class NatsBroker:
     async def provide(self, queue: Queue, *, is_serving: bool = False) -> None:
         await self._streams.provide(queue, is_tuning=is_serving)
 
-    async def publish(self, message: Message, *, due_at: datetime | None = None) -> Receipt:
-        first = message.attempt == 1
-        server_id = message.id if first else f"{message.id}.{message.attempt}"
-        return await self._publisher.publish(message, server_id=server_id, due_at=due_at)
+    async def attend(self, worker: str) -> None:
+        presence = Presence(worker, ack_wait=self._url.ack_wait)
+        await presence.begin(self._publisher)
+        self._leases.presence = presence
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def publish(
+        self, message: Message, *, due_at: datetime | None = None, after: float = 0.0
+    ) -> Receipt:
+        return await self._publisher.publish(
+            message, server_id=server_id(message), due_at=due_at, after=after
+        )
+
+    async def publish_many(
+        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+    ) -> list[Receipt | BrokerError]:
+        if after:
+            due_at = await self._publisher.due_in(after)
+        return await self._bulk.store(
+            [
+                self._publisher.envelope(message, server_id=server_id(message), due_at=due_at)
+                for message in messages
+            ]
+        )
 
     async def consume(self, queue: Queue, run: Run, *, draining: anyio.Event) -> None:
-        consumption = Consumption(self._desk(queue), run, self._leases.hasten)
+        consumption = Consumption(
+            self._desk(queue),
+            run,
+            turn=self._turn,
+            standstill=self._leases.standstill,
+            hasten=self._leases.hasten,
+        )
         self._leases.watch(consumption.held)
         self._client.on_down.append(consumption.link_lost)
         try:
@@ -98,7 +153,8 @@ class NatsBroker:
     def _desk(self, queue: Queue) -> Desk:
         desk = self._desks.get(queue.subject)
         if desk is None or desk.queue != queue:
-            desk = Desk(self._client, self._publisher, self._streams, queue)
+            parts = (self._client, self._publisher, self._streams, self._letters, self._state)
+            desk = Desk(*parts, queue)
             self._desks[queue.subject] = desk
         return desk
 
@@ -111,9 +167,11 @@ class NatsBroker:
         await self._client.open()
         if self._is_provisioning:
             await self._streams.provide_buckets()
+        await self._clock.measure()
 
     async def _leave(self) -> None:
         await self._leases.close()
+        await self._state.close()
         await self._client.close()
         if self._watch is not None:
             self._watch.cancel()

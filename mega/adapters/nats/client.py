@@ -14,14 +14,16 @@ from random import random
 from typing import Any, TypeAlias
 
 import msgspec
+from nats.aio.client import PING_PROTO, Server
 from nats.aio.client import Client as NatsClient
-from nats.aio.client import Server
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 
-from mega.adapters.nats.complaints import Complaints, explain
-from mega.adapters.nats.dial import close_quietly, dial
+from mega.adapters.nats.complaints import Complaints, explain, logger
+from mega.adapters.nats.dial import abort, close_quietly, dial
+from mega.adapters.nats.outbox import Outbox, Sent
+from mega.adapters.nats.pulse import LOOK_EVERY, Pulse
 from mega.adapters.nats.replies import Lost, Replies, is_no_responders
 from mega.errors import BrokerError, BrokerUnavailable
 from mega.options import BrokerUrl
@@ -33,9 +35,8 @@ Callback: TypeAlias = Callable[[Msg], Awaitable[None]]
 FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
 CLOSE_WITHIN = 2.0
 MOST_TURNS = 100
-FOR_EVER = 10**6
+NO_LIMIT = 0
 API_TIMEOUT = 5.0
-CHECK_EVERY = 1.0
 STUCK_AFTER = 30.0
 
 
@@ -60,7 +61,13 @@ class Interest:
 
     async def renew(self, nc: NatsClient) -> None:
         """Subscribe on that connection."""
-        self._subscription = await nc.subscribe(self._subject, cb=self._callback)
+        # Over its limits nats-py would drop messages; what comes here was asked for.
+        self._subscription = await nc.subscribe(
+            self._subject,
+            cb=self._callback,
+            pending_msgs_limit=NO_LIMIT,
+            pending_bytes_limit=NO_LIMIT,
+        )
 
     async def drain(self) -> None:
         """Stop; return when what the server had sent before was handed to the callback."""
@@ -90,7 +97,14 @@ class Interest:
 class Client:
     """One connection of this process, and what waits for its ups and downs."""
 
-    def __init__(self, url: BrokerUrl, *, name: str, is_quiet: bool = False) -> None:
+    def __init__(
+        self,
+        url: BrokerUrl,
+        *,
+        name: str,
+        is_quiet: bool = False,
+        longest_wait: float = LONGEST_WAIT,
+    ) -> None:
         self.url = url
         self.nc = NatsClient()
         self.up = asyncio.Event()
@@ -100,10 +114,14 @@ class Client:
         self.on_up: list[Callable[[], None]] = []
         self._name = name
         self._complaints = Complaints(is_quiet=is_quiet)
+        self._longest_wait = longest_wait
+        self.outbox: Outbox[Sent] = Outbox()
+        self.on_answer: list[Callable[[], None]] = [self.outbox.confirm]
+        self._pulse = Pulse(self._answered)
         self._tries = 0
         self._last_try = 0.0
+        self._is_closing = False
         self._guard: asyncio.Task[None] | None = None
-        self._flushes: set[asyncio.Task[None]] = set()
 
     def go_to(self, server: str, *, token: str) -> None:
         """Connect to that server in place of the URL's."""
@@ -114,16 +132,16 @@ class Client:
         await self._connect(self.url.connect_timeout)
         self.up.set()
         await self.subscribe(f"{self.replies.prefix}*", self.replies.arrived)
-        self._guard = asyncio.create_task(self._revive_when_closed())
+        self._guard = asyncio.create_task(self._keep_alive())
 
     async def close(self) -> None:
         """Close for good; what was published before is sent first."""
+        self._is_closing = True
         if self._guard is not None:
             self._guard.cancel()
         self.up.clear()
         self.replies.fail("the connection is closing")
         await close_quietly(self.nc)
-        self._drop_flushes()
 
     @property
     def where(self) -> str:
@@ -139,22 +157,32 @@ class Client:
         self.interests.add(interest)
         return interest
 
-    async def publish(self, subject: str, body: bytes, *, headers: dict[str, str]) -> None:
+    async def publish(self, subject: str, body: bytes, *, headers: dict[str, str] | None) -> None:
         """Send without waiting for anything. Raises: BrokerUnavailable, when it can't be kept."""
         try:
             await self.nc.publish(subject, body, headers=headers)
         except NatsError as error:
             raise self.unavailable(explain(error)) from None
 
+    async def tell(
+        self, subject: str, body: bytes = b"", *, headers: dict[str, str] | None = None
+    ) -> None:
+        """Publish what may be sent twice; it is, when the link breaks soon after.
+
+        Raises: BrokerUnavailable, when it can't be kept.
+        """
+        await self.publish(subject, body, headers=headers)
+        self.outbox.keep((subject, body, headers))
+
     async def api(
         self, subject: str, body: dict[str, Any] | None = None, *, timeout: float = API_TIMEOUT
     ) -> dict[str, Any]:
-        """Call JetStream's JSON API. Raises: ApiError, BrokerUnavailable."""
+        """Call JetStream's JSON API; again when the link breaks, as every call may be repeated.
+
+        Raises: ApiError, BrokerUnavailable.
+        """
         request = msgspec.json.encode(body) if body is not None else b""
-        try:
-            reply = await self.replies.ask(f"$JS.API.{subject}", request, timeout=timeout)
-        except Lost as lost:
-            raise self.unavailable(str(lost)) from None
+        reply = await self._ask_until_answered(f"$JS.API.{subject}", request, timeout)
         if is_no_responders(reply):
             raise self.unavailable("JetStream doesn't answer; is it enabled?")
         answer: dict[str, Any] = msgspec.json.decode(reply.data)
@@ -162,16 +190,32 @@ class Client:
             raise ApiError(subject, answer["error"])
         return answer
 
-    async def round_trip(self, within: float) -> None:
-        """Return when the server has answered all that was sent, or after that many seconds.
+    async def _ask_until_answered(self, subject: str, request: bytes, timeout: float) -> Msg:
+        give_up_at = time.monotonic() + timeout
+        while True:
+            left = give_up_at - time.monotonic()
+            try:
+                return await self.replies.ask(subject, request, timeout=max(left, FIRST_WAIT))
+            except Lost as lost:
+                if self._is_closing or time.monotonic() + FIRST_WAIT > give_up_at:
+                    raise self.unavailable(str(lost)) from None
+            await asyncio.sleep(FIRST_WAIT / 2)  # nats-py may be closed, unnoticed as yet
 
-        The flush goes on alone: when one is cancelled or times out, the PONG that comes
-        later ends nats-py's read loop (2.16: InvalidStateError in `_process_pong`).
+    async def round_trip(self, within: float) -> bool:
+        """Return when the server has taken all that was sent, or False after that many seconds.
+
+        nats-py's `flush` would do it in another order, and cancels its future when it is
+        given up: the PONG that comes later ends nats-py's read loop (2.16: InvalidStateError).
         """
-        flush = asyncio.create_task(self.nc.flush(timeout=FOR_EVER))
-        self._flushes.add(flush)
-        flush.add_done_callback(self._flushes.discard)
-        await asyncio.wait({flush}, timeout=within)
+        pong: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        if not self.nc.is_connected:
+            return False
+        with suppress(NatsError):
+            await self.nc._send_command(PING_PROTO)
+            self.nc._pongs.append(pong)
+            await self.nc._flush_pending()
+        await asyncio.wait({pong}, timeout=within)
+        return pong.done()
 
     def unavailable(self, cause: str) -> BrokerUnavailable:
         """Return the error in three lines: which server, why, and what to start."""
@@ -194,7 +238,7 @@ class Client:
         self._complaints.went_down(self.where)
         # nats-py 2.16 lets requests hang to their time-out when the link dies.
         self.replies.fail("the connection was lost")
-        self._drop_flushes()
+        self._pulse.forget()
         for tell in self.on_down:
             tell()
 
@@ -202,33 +246,57 @@ class Client:
         if self.up.is_set():
             return
         self._complaints.came_up(self.where)
+        with suppress(NatsError):  # it broke again, and so will this be done again
+            for subject, body, headers in self.outbox.unconfirmed():
+                await self.nc.publish(subject, body, headers=headers)
         self.up.set()
         for tell in self.on_up:
             tell()
 
-    def _drop_flushes(self) -> None:
-        for flush in self._flushes:
-            flush.cancel()
+    def _answered(self) -> None:
+        for tell in self.on_answer:
+            tell()
 
     def _next_server(
         self, servers: list[Server], info: dict[str, Any]
     ) -> tuple[Server | None, float]:
-        wait = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._tries // len(servers), 10))
+        wait = min(self._longest_wait, FIRST_WAIT * 2 ** min(self._tries // len(servers), 10))
         server = servers[self._tries % len(servers)]
+        abort(self.nc)  # the last try's socket, which nats-py 2.16 leaves open
         self._tries += 1
         self._last_try = time.monotonic()
         return server, wait * (0.5 + random() / 2)
 
-    async def _revive_when_closed(self) -> None:
-        """Begin anew where nats-py gives up: `-ERR` closes it for good, whatever its options."""
+    async def _keep_alive(self) -> None:
         while True:
-            await asyncio.sleep(CHECK_EVERY)
-            is_stuck = not self.up.is_set() and time.monotonic() - self._last_try > STUCK_AFTER
-            if self.nc.is_closed or is_stuck:
-                await self._went_down()
-                await close_quietly(self.nc)
-                with suppress(BrokerError, NatsError, OSError):
-                    await self._connect(STUCK_AFTER)
-                    for interest in list(self.interests):
-                        await interest.renew(self.nc)
-                    await self._came_up()
+            await asyncio.sleep(LOOK_EVERY)
+            try:
+                await self._look_after_the_link()
+            except Exception:  # nobody else would notice that the link is dead
+                logger.exception("%s: the connection can't be looked after", self.where)
+
+    async def _look_after_the_link(self) -> None:
+        is_up = self.up.is_set()
+        is_stuck = not is_up and time.monotonic() - self._last_try > STUCK_AFTER
+        if self.nc.is_closed or is_stuck:
+            await self._begin_anew()
+        elif is_up:
+            await self._part_from_the_dead()
+        else:
+            self._complaints.still_away(self.where)
+
+    async def _part_from_the_dead(self) -> None:
+        """Reconnect when nothing passes, or when nats-py waits for a dead link to close."""
+        if not (self.nc.is_connected and self._pulse.is_felt(self.nc)):
+            abort(self.nc)
+            await self.nc.force_reconnect()
+
+    async def _begin_anew(self) -> None:
+        """Connect where nats-py gives up: `-ERR` closes it for good, whatever its options."""
+        await self._went_down()
+        await close_quietly(self.nc)
+        with suppress(BrokerError, NatsError, OSError):
+            await self._connect(STUCK_AFTER)
+            for interest in list(self.interests):
+                await interest.renew(self.nc)
+            await self._came_up()

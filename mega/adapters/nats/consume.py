@@ -7,49 +7,60 @@ whole way through NATS (findings/speed.md, facts 2 and 3).
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import anyio
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
+from mega.adapters.nats.complaints import Repeats
 from mega.adapters.nats.delivery import Desk, NatsDelivery
-from mega.adapters.nats.handoff import Handoff
+from mega.adapters.nats.handoff import Handoff, Turn
 from mega.adapters.nats.leases import Held
 from mega.adapters.nats.pull import End, Window
-from mega.errors import BrokerError, MegaError
+from mega.adapters.nats.standstill import Standstill
+from mega.errors import BrokerError, MegaError, PayloadError, one_line
 from mega.ports import Run
-from mega.wire.message import unpack
+from mega.wire.message import as_it_came, unpack
 
 __all__ = ["Consumption"]
 
 LEAST_AHEAD = 32
-FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
+FIRST_WAIT, LONGEST_WAIT = 0.1, 2.0
+GRACE = 0.2
 NAK = b"-NAK"
-
-logger = logging.getLogger("mega.broker")
 
 
 class Consumption:
     """One call of `consume`. `held` are the deliveries in hand, begun or not."""
 
-    def __init__(self, desk: Desk, run: Run, hasten: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        run: Run,
+        *,
+        turn: Turn,
+        standstill: Standstill,
+        hasten: Callable[[float], None],
+    ) -> None:
         self.held: Held = {}
         self._desk = desk
         self._client = desk.client
         self._queue = desk.queue
         self._run = run
+        self._standstill = standstill
         self._hasten = hasten
         self._slots = desk.queue.options.slots
-        self._ready: Handoff[NatsDelivery | None] = Handoff()
+        self._ready: Handoff[NatsDelivery | None] = Handoff(turn)
         self._is_ahead = False
         self._is_draining = False
+        self._is_minding = False
         self._window: Window | None = None
         self._failures = 0
+        self._repeats = Repeats()
+        self._look: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
 
     async def serve(self, draining: anyio.Event) -> None:
@@ -77,7 +88,11 @@ class Consumption:
         with scope:
             while (delivery := await ready.take()) is not None:
                 try:
-                    await run(delivery)
+                    if delivery.lapsed:
+                        self._leave(delivery)
+                    else:
+                        delivery.scope = scope
+                        await run(delivery)
                 finally:
                     held.pop(delivery.place, None)
                 if self._is_draining:
@@ -93,41 +108,62 @@ class Consumption:
                 await self._close_window()
                 if must_provide:
                     await self._provide()
-                await self._open_window()
-                why = await self._current.ended()
-                must_provide = why in ("missing", "crowded")
+                window = await self._open_window()
+                if not must_provide:
+                    self._look_again()
+                why = await window.ended()
+                must_provide = why == "missing"
             except BrokerError as error:
                 why = "refused"
-                logger.warning("%s: %s", self._queue.subject, error.args[0])
+                if self._client.up.is_set():  # else that is what was said
+                    self._say(one_line(error))
             await self._pause(why)
 
     async def _provide(self) -> None:
         limits = await self._desk.streams.provide(self._queue)
         self._is_ahead = 0 < limits.in_hand <= self._slots
+        self._desk.ack_wait = limits.ack_wait
         self._hasten(limits.ack_wait)
 
-    @property
-    def _current(self) -> Window:
-        assert self._window is not None
-        return self._window
+    def _look_again(self) -> None:
+        """Learn what someone changed at the consumer; the window goes on meanwhile."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.create_task(self._learn())
 
-    async def _open_window(self) -> None:
-        self._window = Window(self._client, self._queue.subject, self._credit, self._arrived)
-        await self._window.open()
+    async def _learn(self) -> None:
+        was_ahead = self._is_ahead
+        with suppress(BrokerError):  # the window's own end tells
+            await self._provide()
+        if was_ahead and not self._is_ahead:
+            self._end_window("crowded")
+
+    def _say(self, text: str) -> None:
+        self._repeats.say(text, f"{self._queue.subject}: {text}")
+
+    async def _open_window(self) -> Window:
+        window = Window(self._client, self._queue, self._credit, self._arrived, self._say)
+        self._window = window
+        self._standstill.inboxes[window.inbox] = self._desk
+        await window.open()
+        return window
 
     async def _close_window(self) -> None:
         window, self._window = self._window, None
         if window is not None:
             await window.close()
+            self._standstill.inboxes.pop(window.inbox, None)
 
     async def _pause(self, why: End) -> None:
         """Wait before the next window, longer each time while it is refused."""
         if why == "missing":
-            logger.warning("%s: its consumer is missing; creating it again", self._queue.subject)
-        is_fault = why in ("missing", "refused", "silent")
-        self._failures = self._failures + 1 if is_fault else 0
-        if is_fault:
+            self._say("its consumer is missing; creating it again")
+        if why in ("missing", "refused", "silent"):
+            self._failures += 1
             await asyncio.sleep(min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._failures - 1, 10)))
+        elif self._client.up.is_set():
+            self._failures = 0
+            self._repeats.forget()
+            await asyncio.sleep(FIRST_WAIT)  # a server that shuts down may end each one at once
 
     def _credit(self) -> int:
         if self._is_draining:
@@ -138,26 +174,60 @@ class Consumption:
 
     def link_lost(self) -> None:
         """Pull anew once the connection is back: the server forgot the old pull."""
+        self._end_window("lost")
+
+    def _end_window(self, why: End) -> None:
         if self._window is not None:
-            self._window.end("lost")
+            self._window.end(why)
 
     def _arrived(self, message: Msg) -> None:
         delivery = NatsDelivery(message, self._desk)
         place, held = delivery.place, self.held
         if self._desk.has_ended(place):
-            self._do(delivery.ack())
+            self._do(self._end_again(delivery))
         elif place in held:
             # Handed out again while it runs here, after an outage longer than ack_wait: the
-            # run goes on, and its lease and its ack go by the newest hand-over.
+            # run goes on, and its lease and its ack go by the newest hand-over. Or someone
+            # shortened ack_wait.
             held[place].reply = delivery.reply
+            self._look_again()
+        elif delivery.arrived_at <= self._standstill.sure_until:
+            self._take_in(delivery)
+        elif self._standstill.may_be_over(delivery) and not self._standstill.was_heard(place):
+            self._do(self._begin_if_heard(delivery))
         else:
-            held[place] = delivery
-            if self._is_draining:
-                self._do(self._give_back(delivery))
-            else:
-                self._ready.put(delivery)
-                if len(held) > self._slots:
-                    self._mind_the_slots()
+            self._take_in(delivery)
+
+    async def _begin_if_heard(self, delivery: NatsDelivery) -> None:
+        """Begin what came while the loop stood still, unless its lease may be over.
+
+        It is another worker's then, or comes back by itself.
+        """
+        await asyncio.sleep(GRACE)  # this connection may be faster than the one that listens
+        if self._standstill.was_heard(delivery.place):
+            self._take_in(delivery)
+        else:
+            self._leave(delivery)
+
+    async def _end_again(self, delivery: NatsDelivery) -> None:
+        """Acknowledge what was ended here. With the first ack the job's record may be lost."""
+        with suppress(BrokerError):  # it comes back once more
+            await self._desk.state.repeat(job_id_of(delivery))
+            await delivery.ack()
+
+    def _leave(self, delivery: NatsDelivery) -> None:
+        text = "a job came, or waited, for so long that others may have got it; it isn't begun here"
+        self._repeats.say("late", f"{self._queue.subject}: {text}")
+
+    def _take_in(self, delivery: NatsDelivery) -> None:
+        self.held[delivery.place] = delivery
+        if self._is_draining:
+            self._do(self._give_back(delivery))
+            return
+        self._ready.put(delivery)
+        if len(self.held) > self._slots and not self._is_minding:
+            self._is_minding = True
+            self._do(self._mind_the_slots())
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what is rare beside the hot path; the end of `serve` waits for it."""
@@ -165,11 +235,18 @@ class Consumption:
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
 
-    def _mind_the_slots(self) -> None:
-        # Someone raised max_ack_pending while we ask ahead of our slots.
-        if self._is_ahead:
+    async def _mind_the_slots(self) -> None:
+        """Give back what is too much: someone raised max_ack_pending while we ask ahead."""
+        await asyncio.sleep(GRACE)  # a slot may have answered its job and not be free yet
+        self._is_minding = False
+        waiting = self._ready.waiting
+        if len(self.held) > self._slots and waiting and not self._is_draining:
             self._is_ahead = False
-            self._current.end("crowded")
+            self._end_window("crowded")
+            excess = min(len(waiting), len(self.held) - self._slots)
+            for delivery in [waiting.pop() for _ in range(excess)]:
+                if delivery is not None:
+                    await self._give_back(delivery)
 
     async def _stop_taking(self, keeper: asyncio.Task[None]) -> None:
         """Begin nothing more, and give back what was not begun. Calling it again is harmless."""
@@ -178,7 +255,7 @@ class Consumption:
             self._do(self._give_back(delivery))
         for _ in range(self._slots):
             self._ready.put(None)
-        await cancel_and_wait([keeper])
+        await cancel_and_wait([keeper] if self._look is None else [keeper, self._look])
         await self._close_window()
         if self._errands:
             await asyncio.wait(self._errands)
@@ -196,12 +273,20 @@ class Consumption:
             )
             stamp = message.enqueued_at or delivery.stored_at
             attempt = message.attempt + delivery.starts - 1  # hand-overs before this one crashed
-            await delivery.give_back(replace(message, enqueued_at=stamp, attempt=attempt))
+            await delivery.give_back(message.next_copy(attempt=attempt, enqueued_at=stamp))
         except MegaError:
             with suppress(NatsError):
                 await self._client.nc.publish(delivery.reply, NAK)
         finally:
             self.held.pop(delivery.place, None)
+
+
+def job_id_of(delivery: NatsDelivery) -> str:
+    subject, headers, body = delivery.subject, delivery.headers, delivery.body
+    try:
+        return unpack(subject, headers, body, fallback_id=delivery.fallback_id).id
+    except PayloadError:
+        return as_it_came(subject, headers, body, fallback_id=delivery.fallback_id).id
 
 
 async def finish(tasks: list[asyncio.Task[None]]) -> None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
+import anyio
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client
-from mega.adapters.nats.layout import dead_letter_subject
+from mega.adapters.nats.letters import NatsLetters
 from mega.adapters.nats.publisher import Publisher
 from mega.adapters.nats.replies import Lost
+from mega.adapters.nats.state import NatsState
 from mega.adapters.nats.streams import Streams
-from mega.errors import UnknownSubject
+from mega.adapters.scopes import leave_to
 from mega.ports import Queue
-from mega.wire.message import SERVER_ID, Message
+from mega.wire.message import Message, server_id
 
-__all__ = ["Desk", "NatsDelivery", "Place"]
+__all__ = ["Desk", "NatsDelivery", "Place", "lease_clock"]
 
 # What names one copy of a message: its stream sequence and when it was stored. A stream that
 # was deleted and made again counts from 1 again, so the sequence alone would not do.
@@ -27,6 +31,13 @@ Place: TypeAlias = tuple[str, str]
 REMEMBERED = 8192
 ACK_TOKENS = 9
 CONFIRM_WITHIN = 2.0
+# The monotonic clock of Linux stands still while the machine sleeps; the server's doesn't.
+BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def lease_clock() -> float:
+    """Return seconds that go on while this process, or the machine, is stopped."""
+    return time.monotonic() if BOOT_TIME is None else time.clock_gettime(BOOT_TIME)
 
 
 class Desk:
@@ -37,12 +48,21 @@ class Desk:
     """
 
     def __init__(
-        self, client: Client, publisher: Publisher, streams: Streams, queue: Queue
+        self,
+        client: Client,
+        publisher: Publisher,
+        streams: Streams,
+        letters: NatsLetters,
+        state: NatsState,
+        queue: Queue,
     ) -> None:
         self.client = client
         self.publisher = publisher
         self.streams = streams
+        self.letters = letters
+        self.state = state
         self.queue = queue
+        self.ack_wait = math.inf  # until the consumer was looked at
         self._young: dict[Place, None] = {}
         self._old: dict[Place, None] = {}
 
@@ -58,12 +78,28 @@ class Desk:
 
 
 class NatsDelivery:
-    """Implements `ports.Delivery`. `reply` changes when the server hands the copy out again."""
+    """Implements `ports.Delivery`. `reply` changes when the server hands the copy out again.
 
-    __slots__ = ("_desk", "body", "headers", "place", "reply", "starts", "subject")
+    `scope` is that of the slot which runs it.
+    """
+
+    __slots__ = (
+        "_desk",
+        "_has_lapsed",
+        "_renewed_at",
+        "arrived_at",
+        "body",
+        "headers",
+        "place",
+        "reply",
+        "scope",
+        "starts",
+        "subject",
+    )
 
     def __init__(self, message: Msg, desk: Desk) -> None:
         self._desk = desk
+        self.scope: anyio.CancelScope | None = None
         self.subject = desk.queue.subject
         self.body: bytes = message.data
         self.headers: Mapping[str, str] | None = message.headers
@@ -74,6 +110,21 @@ class NatsDelivery:
         first = 4 if len(tokens) == ACK_TOKENS else 6
         self.starts = int(tokens[first])
         self.place: Place = (tokens[first + 1], tokens[first + 3])
+        self.arrived_at = self._renewed_at = lease_clock()
+        self._has_lapsed = False
+
+    @property
+    def ack_wait(self) -> float:
+        return self._desk.ack_wait
+
+    @property
+    def lapsed(self) -> bool:
+        return self._has_lapsed or lease_clock() - self._renewed_at > self._desk.ack_wait
+
+    def renewed(self, at: float) -> None:
+        """Note that the server took a beat which was sent at that time of the lease clock."""
+        self._has_lapsed = self.lapsed
+        self._renewed_at = at
 
     @property
     def fallback_id(self) -> str:
@@ -84,6 +135,10 @@ class NatsDelivery:
         seconds, nanoseconds = divmod(int(self.place[1]), 1_000_000_000)
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=nanoseconds // 1000)
 
+    def leave_scopes(self) -> None:
+        if self.scope is not None:
+            leave_to(self.scope)
+
     async def ack(self) -> None:
         desk = self._desk
         desk.remember(self.place)
@@ -91,34 +146,20 @@ class NatsDelivery:
             await desk.client.nc.publish(self.reply)
         except NatsError:
             return  # it comes back, and is acknowledged then because it is remembered
+        desk.client.outbox.keep((self.reply, b"", None))
 
     async def retry(self, copy: Message, *, after: float) -> None:
-        due_at = datetime.now(UTC) + timedelta(seconds=after)
-        await self._desk.publisher.publish(copy, server_id=self._copy_id(copy), due_at=due_at)
+        await self._desk.publisher.publish(copy, server_id=server_id(copy), after=after)
         await self.ack()
 
     async def give_back(self, copy: Message) -> None:
-        server_id = f"{copy.id}.{copy.attempt}.back.{self.place[0]}"
-        await self._desk.publisher.publish(copy, server_id=server_id)
-        await self._ack_and_wait()
+        if not self.lapsed:
+            await self._desk.publisher.publish(copy, server_id=server_id(copy))
+            await self._ack_and_wait()
 
-    async def dead_letter(self, letter: bytes, *, job_id: str) -> None:
-        desk = self._desk
-        subject = dead_letter_subject(self.subject)
-        headers = {SERVER_ID: f"{job_id}.dlq.{self.place[0]}"}
-        await desk.streams.provide_dead_letters(desk.queue)
-        try:
-            await desk.publisher.store(subject, letter, headers)
-        except UnknownSubject:  # someone deleted it since
-            desk.streams.forget_dead_letters(desk.queue)
-            await desk.streams.provide_dead_letters(desk.queue)
-            await desk.publisher.store(subject, letter, headers)
+    async def dead_letter(self, letter: bytes, *, letter_id: str) -> None:
+        await self._desk.letters.store(self._desk.queue, letter, letter_id=f"{letter_id}.dlq")
         await self.ack()
-
-    def _copy_id(self, copy: Message) -> str:
-        # The sequence makes it the same for a repeated call, and another one for a copy that
-        # keeps its attempt (a snooze): the duplicate window would swallow `<id>.<attempt>`.
-        return f"{copy.id}.{copy.attempt}.{self.place[0]}"
 
     async def _ack_and_wait(self) -> None:
         """Acknowledge for sure: who gives back is about to leave and can't do it again."""

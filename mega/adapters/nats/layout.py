@@ -16,13 +16,16 @@ __all__ = [
     "claims_stream",
     "consumer",
     "dead_letter_stream",
+    "dead_letter_stream_name",
     "dead_letter_subject",
     "drift",
     "job_stream",
     "job_stream_name",
     "key_token",
     "schedule_subject",
+    "shown",
     "state_stream",
+    "window",
 ]
 
 Config: TypeAlias = dict[str, Any]
@@ -31,6 +34,7 @@ CONSUMER = "workers"
 STATE, CLAIMS = "MEGA_STATE", "MEGA_CLAIMS"
 
 SECOND = 1_000_000_000
+IN_NANOSECONDS = ("ack_wait", "duplicate_window", "max_age")
 DUPLICATE_WINDOW = 120.0
 
 
@@ -44,13 +48,17 @@ def schedule_subject(subject: str, token: str) -> str:
     return f"mega.sched.{stream_name(subject)}.{token}"
 
 
+def dead_letter_stream_name(subject: str) -> str:
+    return f"{job_stream_name(subject)}_DLQ"
+
+
 def dead_letter_subject(subject: str) -> str:
     return f"{subject}.dlq"
 
 
 def key_token(text: str) -> str:
     """Return any text as one token of a subject."""
-    return "".join(f"%{ord(char):02X}" if char.isspace() else char for char in subject_token(text))
+    return subject_token(text)
 
 
 def job_stream(queue: Queue, url: BrokerUrl) -> Config:
@@ -84,7 +92,7 @@ def dead_letter_stream(queue: Queue, url: BrokerUrl) -> Config:
     # The server refuses a duplicate window that is longer than max_age (err 10052).
     duplicates = min(window(url), max_age) if max_age else window(url)
     return {
-        "name": f"{job_stream_name(queue.subject)}_DLQ",
+        "name": dead_letter_stream_name(queue.subject),
         "subjects": [dead_letter_subject(queue.subject)],
         "retention": "limits",
         "storage": "file",
@@ -156,7 +164,15 @@ def is_met(value: Any, found: Any) -> bool:
     return bool(value == found) or not (value or found)
 
 
+def shown(name: str, value: Any) -> str:
+    """Return a field's value for people."""
+    if name in IN_NANOSECONDS and isinstance(value, int):
+        return f"{value / SECOND:g} s"
+    return repr(value)
+
+
 def window(url: BrokerUrl) -> float:
+    """Return for how many seconds a stream of jobs knows the ids that it stored."""
     return max(DUPLICATE_WINDOW, 2 * url.ack_wait)
 
 

@@ -1,19 +1,24 @@
-"""The renewer of leases: a thread with its own connection, so a blocked event loop renews too."""
+"""The renewer of leases: a thread with its own connection, so a blocked event loop renews too.
+
+Where that connection is away or dead, the leases are renewed over the main one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
 from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client
-from mega.adapters.nats.delivery import NatsDelivery, Place
+from mega.adapters.nats.complaints import Repeats
+from mega.adapters.nats.delivery import NatsDelivery, Place, lease_clock
+from mega.adapters.nats.presence import Presence
+from mega.adapters.nats.standstill import Standstill
 from mega.errors import BrokerError
 from mega.options import BrokerUrl
 
@@ -24,7 +29,11 @@ Held = dict[Place, NatsDelivery]
 IN_PROGRESS = b"+WPI"
 BEATS_PER_WAIT = 3
 #: No `ack_wait` is shorter than a second.
-SHORTEST_BEAT = 1 / BEATS_PER_WAIT
+LOOK_EVERY = 1 / 6
+SHORTEST_CONFIRMATION = 0.25
+#: A server that was away for longer than `ack_wait` hands everything in hand out again
+#: within 0.5 to 1.5 s of its start, unless a beat comes first.
+LONGEST_WAIT = 0.4
 JOIN_WITHIN = 5.0
 
 logger = logging.getLogger("mega.broker")
@@ -33,20 +42,26 @@ logger = logging.getLogger("mega.broker")
 class Leases:
     """Says for each message in hand that it is being worked on, each third of `ack_wait`."""
 
-    def __init__(self, url: BrokerUrl, *, name: str) -> None:
+    def __init__(self, url: BrokerUrl, *, name: str, main: Client) -> None:
         self._url = url
         self._name = name
+        self._main = main
+        self.standstill = Standstill()
+        self.presence: Presence | None = None
         self._every = url.ack_wait / BEATS_PER_WAIT
         self._held: list[Held] = []
         self._thread: threading.Thread | None = None
+        self._main_loop: asyncio.AbstractEventLoop | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._own: Client | None = None
+        self._due_at = 0.0
         self._is_stopped = False
-        self._is_renewing = False
+        self._repeats = Repeats()
 
     @property
     def is_renewing(self) -> bool:
         """Whether the thread has its connection."""
-        return self._is_renewing
+        return self._own is not None and self._own.up.is_set()
 
     def go_to(self, server: str, *, token: str) -> None:
         """Connect to that server in place of the URL's."""
@@ -56,6 +71,8 @@ class Leases:
         """Renew what is in `held`, from now on; start the thread if it doesn't run."""
         self._held.append(held)
         if self._thread is None:
+            self._main_loop = asyncio.get_running_loop()
+            self.standstill.start()
             self._thread = threading.Thread(target=self._run, name="mega-leases", daemon=True)
             self._thread.start()
 
@@ -70,6 +87,7 @@ class Leases:
     async def close(self) -> None:
         """End the thread."""
         self._is_stopped = True
+        self.standstill.stop()
         if self._renewing is not None:
             with suppress(RuntimeError):  # its loop is closed already
                 self._renewing.get_loop().call_soon_threadsafe(self._renewing.cancel)
@@ -82,35 +100,93 @@ class Leases:
 
     async def _renew_until_stopped(self) -> None:
         self._renewing = asyncio.current_task()
+        connecting = asyncio.create_task(self._connect())
+        try:
+            while not self._is_stopped:
+                try:
+                    await self.standstill.look(self._own)
+                    await self._beat_when_due()
+                except Exception:  # without this thread, live jobs would run twice
+                    logger.exception("the leases can't be looked after")
+                await asyncio.sleep(LOOK_EVERY)
+        finally:
+            connecting.cancel()
+            await asyncio.wait({connecting})
+
+    async def _connect(self) -> None:
+        """Keep a connection, which comes back by itself once there was one."""
         while not self._is_stopped:
-            client = Client(self._url, name=self._name, is_quiet=True)
+            client = Client(self._url, name=self._name, is_quiet=True, longest_wait=LONGEST_WAIT)
+            client.on_up.append(self._beat_at_once)
             try:
                 await client.open()
-                await self._beat(client)
+                self._own = client
+                self._beat_at_once()
+                await asyncio.Event().wait()
             except BrokerError as error:
-                logger.warning("leases can't be renewed: %s", error.args[0])
-                await asyncio.sleep(self._every)
+                logger.debug("leases have no connection of their own: %s", error.args[0])
             except Exception:  # without this thread, live jobs would run twice
-                logger.exception("leases can't be renewed")
-                await asyncio.sleep(self._every)
+                logger.exception("leases have no connection of their own")
             finally:
+                self._own = None
                 await client.close()
+            await asyncio.sleep(self._every)
 
-    async def _beat(self, client: Client) -> None:
-        clock = asyncio.get_running_loop().time
-        last_beat = -math.inf
-        while not self._is_stopped:
-            self._is_renewing = client.up.is_set()
-            if self._is_renewing and clock() - last_beat >= self._every:
-                last_beat = clock()
-                await self._renew(client)
-            await asyncio.sleep(min(self._every, SHORTEST_BEAT) / 2)
+    def _beat_at_once(self) -> None:
+        self._due_at = 0.0
 
-    async def _renew(self, client: Client) -> None:
-        for held in self._held:
-            for delivery in snapshot(held):
-                with suppress(NatsError):
-                    await client.nc.publish(delivery.reply, IN_PROGRESS)
+    async def _beat_when_due(self) -> None:
+        begun = lease_clock()
+        if begun < self._due_at:
+            return
+        if self.presence is not None and self._own is not None:
+            await self.presence.renew(self._own)
+        in_hand = [*self._held, self.standstill.heard]
+        deliveries = [each for held in in_hand for each in snapshot(held)]
+        if not deliveries or await self._renew_over_either(deliveries):
+            self._due_at = begun + self._every
+            self._repeats.forget()
+            for delivery in deliveries:
+                delivery.renewed(begun)
+        else:
+            self._complain(deliveries)
+
+    async def _renew_over_either(self, deliveries: list[NatsDelivery]) -> bool:
+        within = max(SHORTEST_CONFIRMATION, self._every / 2)
+        if self._own is not None and await renew(self._own, deliveries, within):
+            return True
+        return await self._on_main_loop(renew(self._main, deliveries, within), within)
+
+    async def _on_main_loop(self, renewing: Coroutine[None, None, bool], within: float) -> bool:
+        """Run it there; a loop that is blocked for that long runs nothing."""
+        assert self._main_loop is not None
+        try:
+            asking = asyncio.run_coroutine_threadsafe(renewing, self._main_loop)
+        except RuntimeError:  # that loop is closed
+            renewing.close()
+            return False
+        answer = asyncio.wrap_future(asking)
+        await asyncio.wait({answer}, timeout=within)
+        if answer.done():
+            return answer.result()
+        asking.cancel()
+        return False
+
+    def _complain(self, deliveries: list[NatsDelivery]) -> None:
+        lapsed = sum(delivery.lapsed for delivery in deliveries)
+        if lapsed:
+            text = "the leases of %d jobs in hand have lapsed: no connection reaches the server"
+            self._repeats.say("lapsed", f"{text % lapsed}; other workers may start them too")
+
+
+async def renew(client: Client, deliveries: list[NatsDelivery], within: float) -> bool:
+    """Send a beat for each delivery; return whether the server has surely taken them."""
+    if not client.up.is_set():
+        return False
+    with suppress(NatsError):
+        for delivery in deliveries:
+            await client.nc.publish(delivery.reply, IN_PROGRESS)
+    return await client.round_trip(within)
 
 
 def snapshot(held: Mapping[Place, NatsDelivery]) -> list[NatsDelivery]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from nats.aio.msg import Msg
@@ -12,14 +12,24 @@ from nats.aio.msg import Msg
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.layout import key_token, schedule_subject
 from mega.adapters.nats.replies import Lost, is_no_responders
-from mega.errors import PayloadTooLarge, UnknownSubject
+from mega.adapters.nats.server_clock import ServerClock
+from mega.errors import BrokerFull, PayloadTooLarge, UnknownSubject
 from mega.ports import Receipt
 from mega.wire.message import SERVER_ID, Message, pack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["EXPECTED_SEQUENCE", "Publisher", "WrongSequence"]
+__all__ = [
+    "EXPECTED_SEQUENCE",
+    "STORED",
+    "WITHIN",
+    "Envelope",
+    "PubAck",
+    "Publisher",
+    "WrongSequence",
+    "decode_ack",
+]
 
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 SCHEDULE, SCHEDULE_TARGET = "Nats-Schedule", "Nats-Schedule-Target"
@@ -29,6 +39,8 @@ WITHIN = 5.0
 ONE_TRY = 2.0
 NO_STREAM_TRIES, NO_STREAM_WAIT = 3, 0.25
 TOO_LARGE, WRONG_SEQUENCE = 10054, 10071
+#: No room: in the account, on the server, for its memory or its files, in the stream.
+FULL = (10002, 10023, 10028, 10047, 10077)
 
 
 class PubError(msgspec.Struct):
@@ -48,48 +60,74 @@ class WrongSequence(Exception):
     """The subject's last sequence isn't the expected one: someone else wrote."""
 
 
-_decode = msgspec.json.Decoder(PubAck).decode
+class Envelope(NamedTuple):
+    """A message as it is sent."""
+
+    subject: str
+    body: bytes
+    headers: dict[str, str]
+
+
+decode_ack = msgspec.json.Decoder(PubAck).decode
 
 
 class Publisher:
     """The way into streams, for many at once."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, clock: ServerClock) -> None:
         self._client = client
         self._replies = client.replies
+        self._clock = clock
 
     async def publish(
-        self, message: Message, *, server_id: str, due_at: datetime | None = None
+        self,
+        message: Message,
+        *,
+        server_id: str,
+        due_at: datetime | None = None,
+        after: float = 0.0,
     ) -> Receipt:
         """Store the message at once, or its delayed copy. `server_id` tells duplicates.
 
         Raises: BrokerUnavailable, PayloadTooLarge.
         """
+        if after:
+            due_at = await self.due_in(after)
+        ack = await self.store(*self.envelope(message, server_id=server_id, due_at=due_at))
+        return ALREADY_STORED if ack.duplicate else STORED
+
+    async def due_in(self, seconds: float) -> datetime:
+        """Return the server's instant in that many seconds."""
+        return await self._clock.measured_now() + timedelta(seconds=seconds)
+
+    def envelope(
+        self, message: Message, *, server_id: str, due_at: datetime | None = None
+    ) -> Envelope:
+        """Return the message, or its delayed copy, as it is sent."""
         headers = pack(message)
         headers[SERVER_ID] = server_id
         subject = message.subject
-        if due_at is not None and due_at > datetime.now(UTC):
+        if due_at is not None and due_at > self._clock.now():
             headers[SCHEDULE] = f"@at {rfc3339(due_at)}"
             headers[SCHEDULE_TARGET] = subject
             subject = schedule_subject(subject, key_token(message.id))
-        ack = await self.store(subject, message.body, headers)
-        return ALREADY_STORED if ack.duplicate else STORED
+        return Envelope(subject, message.body, headers)
 
     async def store(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
         """Publish into the subject's stream; safe to repeat, for the headers carry an id.
 
-        Raises: BrokerUnavailable, PayloadTooLarge, WrongSequence.
+        Raises: BrokerUnavailable, BrokerFull, UnknownSubject, PayloadTooLarge, WrongSequence.
         """
-        self._check_size(subject, body, headers)
+        self.check_size(subject, body, headers)
         try:
             reply = await self._replies.ask(subject, body, headers=headers, timeout=ONE_TRY)
         except Lost:
             reply = await self._ask_again(subject, body, headers)
         if is_no_responders(reply):
             reply = await self._ask_for_stream(subject, body, headers)
-        ack = _decode(reply.data)
+        ack = decode_ack(reply.data)
         if ack.error is not None:
-            raise self._refused(subject, ack.error)
+            raise self.refused(headers.get(SCHEDULE_TARGET, subject), ack.error)
         return ack
 
     async def _ask_again(self, subject: str, body: bytes, headers: dict[str, str]) -> Msg:
@@ -117,14 +155,18 @@ class Publisher:
             if not is_no_responders(reply):
                 return reply
         raise UnknownSubject(
-            f'nothing keeps jobs on "{subject}" at {self._client.where}.',
+            f'nothing keeps jobs on "{headers.get(SCHEDULE_TARGET, subject)}" '
+            f"at {self._client.where}.",
             hint="A worker of the job's app creates its stream when it starts.",
         )
 
-    def _check_size(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    def check_size(
+        self, subject: str, body: bytes, headers: Mapping[str, str], *, more: int = 0
+    ) -> None:
+        """Raise PayloadTooLarge when the server would not take it and `more` bytes of headers."""
         # nats-py checks the payload alone. Over the limit together with its headers, the
         # server closes the connection, and nats-py never opens it again.
-        size = len(body) + 12 + sum([len(name) + len(headers[name]) + 4 for name in headers])
+        size = more + len(body) + 12 + sum([len(name) + len(headers[name]) + 4 for name in headers])
         limit = self._client.nc.max_payload
         if size > limit:
             raise PayloadTooLarge(
@@ -133,9 +175,15 @@ class Publisher:
                 hint="Store the data elsewhere and send its address.",
             )
 
-    def _refused(self, subject: str, error: PubError) -> Exception:
+    def refused(self, subject: str, error: PubError) -> Exception:
+        """Return the error that the server's answer means."""
         if error.err_code == WRONG_SEQUENCE:
             return WrongSequence(subject)
+        if error.err_code in FULL:
+            return BrokerFull(
+                f'there is no room for "{subject}": {error.description} ({error.err_code}).',
+                hint="Free space on the server, or let workers catch up; nothing stored is lost.",
+            )
         if error.err_code == TOO_LARGE:
             return PayloadTooLarge(f'the stream of "{subject}" refused it: {error.description}')
         return self._client.unavailable(f"{subject}: {error.description} ({error.err_code})")

@@ -6,7 +6,6 @@ A `Window` lives until the server, or its silence, ends it; `consume` then opens
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal, TypeAlias
@@ -16,6 +15,7 @@ from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client, Interest
 from mega.adapters.nats.layout import CONSUMER, job_stream_name, nanoseconds
+from mega.ports import Queue
 
 __all__ = ["End", "Window"]
 
@@ -23,47 +23,52 @@ __all__ = ["End", "Window"]
 # the consumer or its stream is missing, or the server takes no more pulls for now.
 End: TypeAlias = Literal["lost", "silent", "missing", "refused", "crowded", "draining"]
 
-EXPIRES = 30.0
+# The server hands out to a worker that is frozen or cut off while its pull is open.
+LONGEST_PULL = 30.0
 LONGEST_HEARTBEAT = 5.0
 SHORTEST_HEARTBEAT = 0.5
 HEARTBEAT, NO_MESSAGES, EXPIRED, CONFLICT, NO_RESPONDERS = "100", "404", "408", "409", "503"
 PENDING = "Nats-Pending-Messages"
-
-logger = logging.getLogger("mega.broker")
+#: How a pull with `max_bytes` ends when all is well; its next request follows by itself.
+FULFILLED = ("batch completed", "message size exceeds maxbytes")
+#: The server closes a connection that is more than 64 MiB behind, or can't be written to
+#: for 10 s, as it is when the event loop is blocked and the sockets are full. Where slots
+#: full of the largest messages come near it, one request brings no more than BYTES_AT_ONCE.
+MOST_BYTES, BYTES_AT_ONCE = 48 * 2**20, 4 * 2**20
 
 
 class Window:
     """Pull requests over one inbox. `asked` counts what was asked for and hasn't come.
 
-    `credit` returns how much may be asked for in all at this moment.
+    `credit` returns how much may be asked for in all at this moment; `say` is told why the
+    server ended it.
     """
 
     def __init__(
         self,
         client: Client,
-        subject: str,
+        queue: Queue,
         credit: Callable[[], int],
         arrived: Callable[[Msg], None],
+        say: Callable[[str], None],
     ) -> None:
         self.asked = 0
         self._low = 0
         self._client = client
         self._credit = credit
         self._arrived = arrived
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{job_stream_name(subject)}.{CONSUMER}"
+        self._say = say
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{job_stream_name(queue.subject)}.{CONSUMER}"
         self._heartbeat = min(LONGEST_HEARTBEAT, max(SHORTEST_HEARTBEAT, client.url.ack_wait / 2))
-        self._options = b'"expires":%d,"idle_heartbeat":%d' % (
-            nanoseconds(EXPIRES),
-            nanoseconds(self._heartbeat),
-        )
-        self._inbox = client.nc.new_inbox()
+        self._options = self._options_for(queue.options.slots)
+        self.inbox = client.nc.new_inbox()
         self._interest: Interest | None = None
         self._end: asyncio.Future[End] = asyncio.get_running_loop().create_future()
         self._seen = 0
 
     async def open(self) -> None:
         """Subscribe and ask for the first messages. Raises: BrokerUnavailable."""
-        self._interest = await self._client.subscribe(self._inbox, self._receive)
+        self._interest = await self._client.subscribe(self.inbox, self._receive)
         await self.ask()
 
     async def close(self) -> None:
@@ -86,7 +91,7 @@ class Window:
             self._low = self.asked // 2
             request = b'{"batch":%d,%b}' % (missing, self._options)
             with suppress(NatsError):  # the connection is closed; the window ends for that
-                await self._client.nc.publish(self._next, request, self._inbox)
+                await self._client.nc.publish(self._next, request, self.inbox)
 
     async def ended(self) -> End:
         """Return why it ended. Two heartbeats that did not come end it."""
@@ -98,6 +103,15 @@ class Window:
             missed = missed + 1 if is_silent else 0
         self.end("silent")
         return self._end.result()
+
+    def _options_for(self, slots: int) -> bytes:
+        expires = min(LONGEST_PULL, max(2 * self._heartbeat, self._client.url.ack_wait))
+        times = (nanoseconds(expires), nanoseconds(self._heartbeat))
+        options = b'"expires":%d,"idle_heartbeat":%d' % times
+        largest = self._client.nc.max_payload
+        if slots * largest > MOST_BYTES:
+            options += b',"max_bytes":%d' % max(BYTES_AT_ONCE, 2 * largest)
+        return options
 
     async def _receive(self, message: Msg) -> None:
         self._seen += 1
@@ -114,9 +128,9 @@ class Window:
         if status == HEARTBEAT:
             return
         self.asked = max(0, self.asked - int(headers.get(PENDING, 0)))
-        if status in (NO_MESSAGES, EXPIRED):
+        if status in (NO_MESSAGES, EXPIRED) or text.lower() in FULFILLED:
             return
-        logger.warning("%s: the server ended a pull: %s %s", self._next, status, text)
+        self._say(f"the server ended a pull: {status} {text or 'nobody is there'}")
         self.end(why_ended(status, text))
 
 

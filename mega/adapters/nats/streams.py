@@ -24,7 +24,6 @@ BAD_REQUEST = 400
 CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, NAME_IN_USE = 10014, 10059, 10058
 ABSENT = (CONSUMER_NOT_FOUND, STREAM_NOT_FOUND)
 NANOSECONDS = 1_000_000_000
-TUNABLE = ("max_ack_pending",)
 # With these otherwise, jobs or their delayed copies would be lost or run at once.
 VITAL = ("subjects", "retention", "allow_msg_schedules", "ack_policy", "filter_subject")
 
@@ -56,8 +55,8 @@ class Streams:
         """Make sure of the stream and the consumer; return the consumer's limits.
 
         Only a worker's start tunes them: while an old and a new release run side by side, the
-        old one would set them back at its next reconnect. `ack_wait` is never tuned: those
-        who renew their leases by the old one would lose them.
+        old one would set them back at its next reconnect. `ack_wait` is shortened by a worker
+        that finds no other: those who renew their leases by the old one would lose them.
         Raises: BrokerUnavailable, StreamMismatch.
         """
         wanted = layout.job_stream(queue, self._url)
@@ -97,22 +96,30 @@ class Streams:
 
     async def _consumer(self, stream: str, wanted: Config, *, is_tuning: bool) -> Limits:
         where = f"{stream}.{layout.CONSUMER}"
-        actual = await self._find(f"CONSUMER.INFO.{where}")
-        if actual is None:
+        found = await self._ask(f"CONSUMER.INFO.{where}")
+        if found is None:
             self._require_provisioning(f"consumer {where}")
             actual = await self._put_consumer(where, wanted)
         elif self.is_provisioning and is_tuning:
-            actual = await self._tune(where, wanted, actual)
+            actual = await self._tune(where, wanted, found)
+        else:
+            actual = found["config"]
         self._compare(f"consumer of stream {stream}:", wanted, actual)
         in_hand, ack_wait = actual.get("max_ack_pending", -1), actual["ack_wait"]
         return Limits(int(in_hand), int(ack_wait) / NANOSECONDS)
 
-    async def _tune(self, where: str, wanted: Config, actual: Config) -> Config:
-        changed = [d for d in layout.drift(wanted, actual) if d[0] in TUNABLE]
+    async def _tune(self, where: str, wanted: Config, found: dict[str, Any]) -> Config:
+        actual: Config = found["config"]
+        has_workers = found.get("num_waiting", 0) + found.get("num_ack_pending", 0) > 0
+        tunable = {"max_ack_pending"}
+        if wanted["ack_wait"] > actual["ack_wait"] or not has_workers:
+            tunable.add("ack_wait")
+        changed = [d for d in layout.drift(wanted, actual) if d[0] in tunable]
         if not changed:
             return actual
         for name, value, was in changed:
-            logger.warning("consumer %s: %s is now %s, it was %s", where, name, value, was)
+            now, before = layout.shown(name, value), layout.shown(name, was)
+            logger.warning("consumer %s: %s is now %s, it was %s", where, name, now, before)
         tuned = actual | {name: value for name, value, _ in changed}
         await self._put_consumer(where, tuned)
         # After a restart of the server its answer shows the old values, which hold no more.
@@ -127,8 +134,12 @@ class Streams:
             raise self._refused(f"consumer {where}", error) from None
 
     async def _find(self, subject: str) -> Config | None:
+        answer = await self._ask(subject)
+        return None if answer is None else config_of(answer)
+
+    async def _ask(self, subject: str) -> dict[str, Any] | None:
         try:
-            return config_of(await self._client.api(subject))
+            return await self._client.api(subject)
         except ApiError as error:
             if error.code in ABSENT:
                 return None
@@ -136,7 +147,8 @@ class Streams:
 
     def _compare(self, kind: str, wanted: Config, actual: Config) -> None:
         for field, value, found in layout.drift(wanted, actual):
-            text = f"{kind} {wanted['name']}: {field} is {found!r}, wanted {value!r}"
+            is_, should_be = layout.shown(field, found), layout.shown(field, value)
+            text = f"{kind} {wanted['name']}: {field} is {is_}, wanted {should_be}"
             if field in VITAL:
                 raise StreamMismatch(
                     f"{text}.", hint="Jobs could be lost. Change it, or delete it when it is empty."

@@ -38,7 +38,10 @@ PLAIN_DATA = "Send plain data: numbers, text, lists, dicts, arrays, importable c
 
 
 def encode_call(
-    task: str, args: tuple[Any, ...], kwargs: dict[str, Any], context: Mapping[str, str] | None
+    task: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    context: Mapping[str, str | int] | None,
 ) -> list[Part]:
     """Return the frame of a call. Raises: CpuArgumentError."""
     try:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, NamedTuple
 
 # Only this form of import takes a loaded module as it is; the others import `mega` first.
@@ -74,7 +75,7 @@ class Call(NamedTuple):
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    context: dict[str, str]
+    context: dict[str, str | int]
 
 
 class TaskServer:
@@ -127,7 +128,7 @@ class TaskServer:
         self._logs.context = call.context
         self._channel.send([HEAD.pack(Kind.STARTED, 0, 0)])
         try:
-            result = call.function(*call.args, **call.kwargs)
+            result = copy_context().run(call.function, *call.args, **call.kwargs)
         except BaseException as error:
             trace = error.__traceback__ and error.__traceback__.tb_next
             self._send_failure(Kind.RAISED, failure_of(error, trace))

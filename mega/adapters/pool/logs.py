@@ -17,7 +17,7 @@ class LogForwarder(logging.Handler):
 
     def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()
-        self.context: Mapping[str, str] = {}
+        self.context: Mapping[str, str | int] = {}
         self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:

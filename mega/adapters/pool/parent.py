@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -69,6 +70,7 @@ class WorkerPool:
 
     async def __aenter__(self) -> Self:
         self._reapers = anyio.create_task_group()
+        self._context = copy_context()
         await self._reapers.__aenter__()
         self._state = "open"
         return self
@@ -101,7 +103,7 @@ class WorkerPool:
         kwargs: dict[str, Any],
         *,
         timeout: float | None,
-        context: Mapping[str, str] | None = None,
+        context: Mapping[str, str | int] | None = None,
     ) -> Any:
         """Run the task `module:qualname` in a worker process and return what it returned.
 
@@ -187,7 +189,7 @@ class WorkerPool:
         if worker.dead.is_set():
             return
         if self._is_worn(worker):
-            self._reapers.start_soon(worker.retire, "recycled")
+            self._start(worker.retire, "recycled")
         else:
             self._idle.append(worker)
 
@@ -204,7 +206,7 @@ class WorkerPool:
         except OSError as error:
             raise answers.no_process(self.name, error) from error
         self._workers.add(worker)
-        self._reapers.start_soon(worker.reap, self._on_death)
+        self._start(worker.reap, self._on_death)
         try:
             await self._set_up(worker)
         except BaseException:
@@ -227,6 +229,10 @@ class WorkerPool:
             raise answers.slow_start(self.name, limit, worker)
         if frame.kind == Kind.NOT_READY:
             raise answers.not_ready(self.name, frame)
+
+    def _start(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
+        # Not in the context of the call that happens to start it: a worker outlives its job.
+        self._context.copy().run(lambda: self._reapers.start_soon(work, *args))
 
     def _settings(self) -> Settings:
         main = running_main()

@@ -125,13 +125,19 @@ class Worker:
 
     async def reap(self, on_death: Callable[[Worker], None]) -> None:
         """Wait for the death of the process and clean up. The only place that waits for it."""
-        with anyio.CancelScope(shield=True):
-            await _exited(self._process)
-        # Its zombie still keeps the group's number from being used again.
-        self._kill_group()
-        self.returncode = self._process.wait()
-        self._bury()
-        on_death(self)
+        try:
+            with anyio.CancelScope(shield=True):
+                await _exited(self._process)
+        except BaseException:
+            # No shield holds against the end of `asyncio.run`, which cancels every task.
+            self.ended_for = self.ended_for or "cancelled"
+            raise
+        finally:
+            # Its zombie still keeps the group's number from being used again.
+            self._kill_group()
+            self.returncode = self._process.wait()
+            self._bury()
+            on_death(self)
 
     def _bury(self) -> None:
         self.stack = self._read_trace()

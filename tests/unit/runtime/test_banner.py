@@ -56,8 +56,8 @@ mega 0.1.0 · shop
   broker    memory:
   schedule  nightly     0 3 * * *   Asia/Seoul  lock 60 s  next 03:00 (in 7 h 12 m)
   schedule  heartbeat   every 30 s                         next 10:48:30 (in 30 s)
-  job       email.send  send_email(Email, ctx)  3 retries  concurrency 1
-  job       ping        ping()                  1 retry    concurrency 16
+  job       email.send  send_email(Email, ctx)  3 retries in 7 s  concurrency 1
+  job       ping        ping()                  1 retry in 1 s    concurrency 16
   cpu       render      pool reports  1 process"""
     assert expected == show(shop())
 

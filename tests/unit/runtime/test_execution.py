@@ -5,97 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
 from anyio import from_thread
 
-from mega.adapters.memory import MemoryBroker
 from mega.context import JobContext
-from mega.errors import BrokerUnavailable, PayloadTooLarge
-from mega.events import Event, JobDeadLettered, JobFailed, JobRetried, JobStarted
-from mega.group import Group
-from mega.handles import JobHandle
-from mega.ports import Queue
-from mega.runtime.consumer import Consumer
+from mega.events import JobDeadLettered, JobRetried
 from mega.runtime.execution import Execution
-from mega.runtime.hub import Hub
-from mega.runtime.surroundings import Surroundings
-from mega.testing import EPOCH, VirtualClock
-from mega.wire.message import Message
-from mega.wire.record import JobRecord
-
-AnyJob = JobHandle[Any, ..., Any, Any]
-
-
-@dataclass
-class Stage:
-    """What a run happens on: a broker in memory, its clock, and a note of all events."""
-
-    broker: MemoryBroker
-    clock: VirtualClock
-    around: Surroundings
-    events: list[Event] = field(default_factory=list)
-
-    @property
-    def kinds(self) -> list[str]:
-        return [event.kind for event in self.events]
-
-    @property
-    def letters(self) -> list[dict[str, Any]]:
-        return [json.loads(letter) for letter in self.broker.dead_letters("email.send")]
-
-    async def record(self, job_id: str) -> JobRecord:
-        record = await self.broker.state.get(job_id)
-        assert record is not None
-        return record
-
-    async def provide(self, job: AnyJob) -> None:
-        await self.broker.provide(Queue(job.subject, job.spec.options))
-
-    async def publish(self, body: bytes = b"null", **fields: Any) -> None:
-        message = Message(**{"id": "1", "subject": "email.send", "body": body, **fields})
-        await self.broker.publish(message)
-
-    @asynccontextmanager
-    async def serving(self, job: AnyJob) -> AsyncIterator[None]:
-        """Consume the job until the block ends; what is in hand then is cancelled."""
-        async with anyio.create_task_group() as tasks:
-            consumer = Consumer(job.spec, self.around)
-            await consumer.provide()
-            tasks.start_soon(consumer.run, anyio.Event())
-            await self.clock.advance(0)
-            try:
-                yield
-                await self.clock.advance(0)
-            finally:
-                tasks.cancel_scope.cancel()
-
-
-@pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    clock = VirtualClock()
-    events: list[Event] = []
-
-    async def note(event: Event) -> None:
-        events.append(event)
-
-    hub = Hub([(Event, note)])
-    async with MemoryBroker(clock) as broker, anyio.create_task_group() as tasks:
-        tasks.start_soon(hub.run)
-        around = Surroundings(app=None, broker=broker, hub=hub, clock=clock, worker="host:1")
-        yield Stage(broker, clock, around, events)
-        hub.close()
-
-
-def declare(fn: Callable[..., Any], **options: Any) -> AnyJob:
-    handle: AnyJob = Group().job("email.send", **{"backoff": 10, **options})(fn)
-    return handle
+from mega.testing import EPOCH
+from tests.unit.runtime.stage import AWAY, TOO_LARGE, Handed, Stage, declare
 
 
 class Unprintable(Exception):
@@ -378,46 +299,6 @@ async def test_the_record_tells_when_where_and_what(stage: Stage) -> None:
     assert record.is_final
 
 
-AWAY = BrokerUnavailable("the broker is away.")
-TOO_LARGE = PayloadTooLarge("a message takes 2,000,000 bytes.")
-
-
-@dataclass
-class Handed:
-    """A delivery that notes its answers; memory hands nothing over twice and refuses nothing."""
-
-    starts: int = 1
-    headers: Mapping[str, str] | None = field(default_factory=lambda: {"Mega-Id": "1"})
-    refusal: Exception | None = None
-    body: bytes = b"null"
-    subject: str = "email.send"
-    fallback_id: str = "email.send.1"
-    stored_at: datetime = EPOCH
-    answers: list[str] = field(default_factory=list)
-    copies: list[Message] = field(default_factory=list)
-    letters: list[dict[str, Any]] = field(default_factory=list)
-
-    def _answer(self, word: str) -> None:
-        if self.refusal:
-            raise self.refusal
-        self.answers.append(word)
-
-    async def ack(self) -> None:
-        self._answer("ack")
-
-    async def retry(self, copy: Message, *, after: float) -> None:
-        self._answer(f"retry after {after:g} s")
-        self.copies.append(copy)
-
-    async def give_back(self, copy: Message) -> None:
-        self._answer("give back")
-        self.copies.append(copy)
-
-    async def dead_letter(self, letter: bytes, *, job_id: str) -> None:
-        self._answer("dead letter")
-        self.letters.append(json.loads(letter))
-
-
 async def test_a_job_whose_worker_died_runs_again_as_the_next_attempt(stage: Stage) -> None:
     told = []
 
@@ -438,25 +319,6 @@ async def test_a_crash_and_an_error_both_count_as_attempts(stage: Stage) -> None
     await Execution(declare(send, retries=3).spec, stage.around).run(delivery)
     assert ["retry after 10 s"] == delivery.answers
     assert [4] == [copy.attempt for copy in delivery.copies]
-
-
-async def test_a_job_that_kills_its_worker_again_and_again_is_buried_before_it_runs(
-    stage: Stage,
-) -> None:
-    ran = []
-
-    async def poison() -> None:
-        ran.append(1)
-
-    delivery = Handed(starts=4)
-    await Execution(declare(poison, retries=2).spec, stage.around).run(delivery)
-    await stage.clock.advance(0)
-    assert [] == ran
-    assert ["dead letter"] == delivery.answers
-    assert "crashed" == delivery.letters[0]["reason"]
-    assert "its worker died in the last 3 runs" in delivery.letters[0]["error"]
-    assert ["job.fail", "job.dlq"] == stage.kinds
-    assert "failed" == (await stage.record("1")).state
 
 
 async def test_a_job_that_is_done_already_is_acknowledged_without_a_run(stage: Stage) -> None:
@@ -485,23 +347,6 @@ async def test_a_done_job_of_the_same_id_is_another_one(stage: Stage) -> None:
     later.stored_at += timedelta(hours=1)
     await execution.run(later)
     assert [1, 1] == ran
-
-
-@pytest.mark.parametrize("refusal", [AWAY, TOO_LARGE])
-async def test_a_dead_letter_that_is_refused_leaves_the_job_where_it_is(
-    stage: Stage, refusal: Exception
-) -> None:
-    async def send() -> None:
-        raise ValueError("no")
-
-    delivery = Handed(refusal=refusal)
-    await Execution(declare(send, retries=0).spec, stage.around).run(delivery)
-    await stage.clock.advance(0)
-    assert [] == delivery.answers
-    assert [JobStarted, JobFailed] == [type(event) for event in stage.events]
-    failed = stage.events[-1]
-    assert isinstance(failed, JobFailed)
-    assert ("dead_letter", refusal) == (failed.phase, failed.error)
 
 
 @pytest.mark.parametrize("refusal", [AWAY, TOO_LARGE])

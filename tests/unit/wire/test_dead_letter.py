@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mega.wire.dead_letter import Envelope, seal
+from mega.options import Backoff
+from mega.wire.dead_letter import Envelope, revive, seal, unseal
+from mega.wire.history import Crash
 from mega.wire.message import Message
 
 ENQUEUED = datetime(2030, 1, 1, tzinfo=UTC)
@@ -126,3 +128,44 @@ def test_the_name_of_a_file_that_is_not_utf_8_is_sealed_all_the_same() -> None:
     envelope = sealed(raised(OSError("caf\udce9.txt is not there")))
     assert r"caf\udce9.txt is not there" == envelope["error"]
     assert r"caf\udce9.txt" in envelope["traceback"]
+
+
+def buried(message: Message) -> Envelope:
+    facts = {"attempts": 4, "enqueued_at": ENQUEUED, "failed_at": FAILED, "worker": "host:1"}
+    return unseal(seal(message, ValueError("no"), reason="retries", **facts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("body", [b'{"to": "ada"}', b"[1,  2]", b"", b"{", b"\xff\xfe", b"NaN"])
+def test_a_job_is_revived_to_the_byte_with_all_its_retries(body: bytes) -> None:
+    message = Message(
+        id="7",
+        subject="email.send",
+        body=body,
+        attempt=4,
+        enqueued_at=ENQUEUED,
+        retries=3,
+        backoff=Backoff(initial=5),
+        headers={"Tenant": "acme"},
+        crashes=(Crash(number=2),),
+    )
+    again = revive(buried(message))
+    assert (body, 1, ENQUEUED) == (again.body, again.attempt, again.enqueued_at)
+    assert (3, Backoff(initial=5)) == (again.retries, again.backoff)
+    assert ("7", "email.send", {"Tenant": "acme"}) == (again.id, again.subject, again.headers)
+    assert () == again.crashes
+    assert [(4, 1)] == [(death.attempts, death.crashes) for death in again.deaths]
+
+
+def test_each_death_is_added_and_none_is_nested() -> None:
+    message = Message(id="7", subject="email.send", body=b'{"to": "ada"}')
+    for number in range(1, 4):
+        envelope = buried(message)
+        assert (number - 1, number) == (len(envelope.earlier_deaths), len(envelope.deaths))
+        assert b'{"to": "ada"}' == envelope.body
+        message = revive(envelope)
+
+
+@pytest.mark.parametrize("letter", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000])
+def test_what_is_no_letter_is_refused(letter: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        unseal(letter)

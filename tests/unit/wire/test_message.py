@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 
 from mega.errors import BadOption, PayloadInvalid
 from mega.options import Backoff
+from mega.wire.history import Death
 from mega.wire.message import (
+    HEADER_NAME,
     Message,
+    as_it_came,
     check_headers,
     check_id,
     new_id,
     pack,
+    server_id,
     stream_name,
     subject_token,
     unpack,
@@ -33,9 +37,9 @@ INSTANTS = st.datetimes(
     datetime(2100, 1, 1),
     timezones=st.builds(timezone, st.timedeltas(timedelta(hours=-23), timedelta(hours=23))),
 )
-NAMES = st.text(
-    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1
-).filter(lambda name: not name.lower().startswith(("mega-", "nats-")))
+NAMES = st.from_regex(HEADER_NAME, fullmatch=True).filter(
+    lambda name: not name.lower().startswith(("mega-", "nats-"))
+)
 HEADERS = st.dictionaries(NAMES, st.text(st.characters(min_codepoint=32, max_codepoint=126)))
 MESSAGES = st.builds(
     Message,
@@ -46,6 +50,7 @@ MESSAGES = st.builds(
     enqueued_at=st.none() | INSTANTS,
     retries=st.none() | COUNTS,
     backoff=st.none() | BACKOFFS,
+    unique=st.none() | st.text(min_size=1, max_size=256),
     headers=HEADERS,
 )
 
@@ -83,6 +88,8 @@ def test_a_message_without_headers_is_a_job(headers: dict[str, str] | None) -> N
         ({"Nats-Msg-Id": "b"}, "b"),
         ({"Mega-Id": "", "Nats-Msg-Id": ""}, "fallback"),
         ({"Tenant": "acme"}, "fallback"),
+        ({"Nats-Msg-Id": "a b"}, "fallback"),
+        ({"Nats-Msg-Id": "x" * 5000}, "fallback"),
     ],
 )
 def test_the_id_is_ours_or_that_of_the_server_or_the_fallback(
@@ -121,6 +128,12 @@ MALFORMED = [
     ("Mega-Backoff", '{"initial": "5"}'),
     ("Mega-Backoff", '{"initial": NaN}'),
     ("Mega-Backoff", '{"factor": 0}'),
+    ("Mega-Crashes", "[1]"),
+    ("Mega-Deaths", "{"),
+    ("Mega-Id", "a b"),
+    ("Mega-Id", "x" * 129),
+    ("Mega-Id", "é"),
+    ("Foo(bar)", "baz"),
     ("Mega-Enqueued-At", "yesterday"),
     ("Mega-Enqueued-At", "2030-01-01T00:00:00"),
     ("Mega-Enqueued-At", "2030-13-01T00:00:00Z"),
@@ -214,3 +227,51 @@ def test_different_texts_are_different_tokens(one: str, other: str) -> None:
     tokens = subject_token(one), subject_token(other)
     assert not any(char in token for token in tokens for char in ".*>")
     assert (one == other) == (tokens[0] == tokens[1])
+
+
+def test_what_can_not_be_read_is_kept_as_it_came() -> None:
+    headers = {"Mega-Id": "7", "Mega-Format": "2", "Nats-Msg-Id": "8", "Tenant": "acme"}
+    message = as_it_came("email.send", headers, b"x", fallback_id="fallback")
+    assert ("7", b"x") == (message.id, message.body)
+    assert {"Mega-Id": "7", "Mega-Format": "2", "Tenant": "acme"} == message.headers
+    assert headers.items() >= pack(message).items()
+
+
+@pytest.mark.parametrize("headers", [None, {}, {"Mega-Id": "a b"}, {"Mega-Id": "x" * 5000}])
+def test_what_has_no_good_id_gets_the_fallback(headers: dict[str, str] | None) -> None:
+    assert "fallback" == as_it_came("a", headers, b"x", fallback_id="fallback").id
+
+
+def test_each_return_from_the_dead_letters_is_a_new_message_to_the_server() -> None:
+    first = Message(id="7", subject="email.send", body=b"null")
+    deaths = [
+        Death(
+            reason="retries",
+            error_type="E",
+            attempts=1,
+            failed_at=datetime(2030, 1, 1, microsecond=number, tzinfo=UTC),
+            worker="host:1",
+        )
+        for number in (1, 2)
+    ]
+    lives = [first, first.but(deaths=(deaths[0],)), first.but(deaths=tuple(deaths))]
+    assert "7" == server_id(first)
+    assert 3 == len({server_id(life) for life in lives})
+    assert server_id(lives[1]) == server_id(first.but(deaths=(deaths[0],)))
+
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_copies_of_one_place_in_the_chain_are_duplicates_whatever_their_attempt() -> None:
+    first = Message(id="7", subject="a", body=b"1")
+    copy = first.next_copy(attempt=2, enqueued_at=NOW)
+    assert server_id(copy) == server_id(first.next_copy(attempt=3, enqueued_at=NOW))
+    assert server_id(copy) != server_id(copy.next_copy(attempt=2, enqueued_at=NOW))
+
+
+def test_an_id_that_is_used_again_begins_another_chain() -> None:
+    first = Message(id="7", subject="a", body=b"1")
+    later = NOW + timedelta(minutes=3)
+    ids = {server_id(first.next_copy(attempt=2, enqueued_at=stamp)) for stamp in (NOW, later)}
+    assert 2 == len(ids)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 import pytest
 
+from mega.wire.history import Crash
 from mega.wire.record import JobRecord, JobState, decode_record, encode_record
 
 FULL = JobRecord(
@@ -22,6 +23,7 @@ FULL = JobRecord(
     ended_at=datetime(2030, 1, 1, 9, 0, 2, tzinfo=timezone(timedelta(hours=9))),
     due_at=None,
     worker="host:1",
+    crashes=(Crash(number=1, worker="host:0", started_at=datetime(2030, 1, 1, tzinfo=UTC)),),
 )
 
 

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import json
 import logging
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -17,6 +19,7 @@ from mega.adapters.nats.replies import Lost
 from mega.errors import BrokerError, BrokerTooOld, BrokerUnavailable
 from mega.options import BrokerUrl
 from tests.nats_server import NatsServer, free_port, nats_url
+from tests.proxy import Proxy
 from tests.waiting import until
 
 
@@ -137,6 +140,35 @@ async def test_what_waits_for_an_answer_fails_at_once_when_the_link_breaks(
         async with asyncio.timeout(30):
             with pytest.raises(Lost, match="the connection was lost"):
                 await asking
+
+
+async def test_an_api_call_is_made_again_when_the_link_breaks(
+    server: NatsServer, client: Client
+) -> None:
+    with Proxy(server.port) as proxy:
+        async with connected(nats_url(proxy.port)) as other:
+            proxy.blackhole("down")
+            asking = asyncio.create_task(other.api("INFO", timeout=20))
+            await asyncio.sleep(0.1)  # it is on its way
+            proxy.heal()
+            proxy.cut()
+
+            assert "streams" in await asking
+
+
+async def test_an_api_call_ends_when_the_client_is_closed(server: NatsServer) -> None:
+    client = Client(server.url(), name="test")
+    await client.open()
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        asking = asyncio.create_task(client.api("INFO", timeout=3600))
+        await asyncio.sleep(0)
+        await client.close()
+        async with asyncio.timeout(10):
+            with pytest.raises(BrokerUnavailable, match="is closing"):
+                await asking
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
 
 
 async def test_it_comes_back_with_its_subscriptions(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -17,7 +16,8 @@ from mega.adapters.nats.client import ApiError, Client
 from mega.adapters.nats.delivery import REMEMBERED, Desk, NatsDelivery
 from mega.options import JobOptions
 from mega.ports import Delivery, Queue, Run
-from mega.wire.message import Message, unpack
+from mega.wire.message import Message, server_id, unpack
+from mega.wire.record import JobRecord
 from tests.nats_server import NatsServer
 from tests.unit.adapters.nats.asking import until_answer
 
@@ -36,7 +36,7 @@ def anyio_backend() -> str:
 @pytest.fixture
 def desk() -> Desk:
     nothing = cast(Any, None)
-    return Desk(nothing, nothing, nothing, QUEUE)
+    return Desk(nothing, nothing, nothing, nothing, nothing, QUEUE)
 
 
 def delivery_of(reply: str, desk: Desk) -> NatsDelivery:
@@ -54,7 +54,9 @@ async def consume_until(broker: NatsBroker, ended: asyncio.Event, run: Run) -> N
 
 def copy_of(delivery: Delivery) -> Message:
     found = unpack(SUBJECT, delivery.headers, delivery.body, fallback_id=delivery.fallback_id)
-    return replace(found, attempt=found.attempt + 1)
+    return found.next_copy(
+        attempt=found.attempt + 1, enqueued_at=found.enqueued_at or delivery.stored_at
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,11 +118,10 @@ async def test_a_retry_that_is_repeated_after_a_crash_is_stored_once(
         assert isinstance(delivery, NatsDelivery)
         if delivery.starts == 1:
             copy = copy_of(delivery)
-            await delivery._desk.publisher.publish(
-                copy, server_id=delivery._copy_id(copy), due_at=FAR
-            )
+            await delivery._desk.publisher.publish(copy, server_id=server_id(copy), due_at=FAR)
         else:
-            await delivery.retry(copy_of(delivery), after=3600)
+            # The crash counts as an attempt, and the chain of the job's copies doesn't fork.
+            await delivery.retry(copy_of(delivery).but(attempt=3), after=3600)
             ended.set()
 
     await consume_until(broker, ended, run)
@@ -142,7 +143,7 @@ async def test_a_copy_of_the_same_attempt_is_not_taken_for_a_duplicate(broker: N
             await delivery.ack()
             ended.set()
         else:
-            await delivery.retry(JOB, after=0.0)
+            await delivery.retry(copy_of(delivery).but(attempt=1), after=0.0)
 
     await consume_until(broker, ended, run)
 
@@ -161,7 +162,7 @@ async def test_a_job_that_is_given_back_starts_afresh(broker: NatsBroker) -> Non
             await delivery.ack()
             ended.set()
         else:
-            await delivery.give_back(JOB)
+            await delivery.give_back(copy_of(delivery).but(attempt=1))
 
     await consume_until(broker, ended, run)
 
@@ -173,7 +174,7 @@ async def test_a_dead_letter_creates_its_stream_also_when_someone_deleted_it(
 ) -> None:
     await broker.provide(QUEUE)
     await broker.publish(JOB)
-    await broker.publish(replace(JOB, id="b"))
+    await broker.publish(JOB.but(id="b"))
     with pytest.raises(ApiError):
         await client.api(f"STREAM.INFO.{STREAM}_DLQ")
     ended = asyncio.Event()
@@ -181,7 +182,7 @@ async def test_a_dead_letter_creates_its_stream_also_when_someone_deleted_it(
 
     async def run(delivery: Delivery) -> None:
         job_id = (delivery.headers or {})["Mega-Id"]
-        await delivery.dead_letter(b'{"why":"no"}', job_id=job_id)
+        await delivery.dead_letter(b'{"why":"no"}', letter_id=job_id)
         letters.append(await client.api(f"STREAM.MSG.GET.{STREAM}_DLQ", {"seq": 1}))
         await client.api(f"STREAM.DELETE.{STREAM}_DLQ")
         if len(letters) == 2:
@@ -223,3 +224,32 @@ async def test_a_copy_whose_ack_was_lost_is_acknowledged_again_without_a_run(
     await call
 
     assert 1 == runs
+
+
+async def test_the_record_that_was_lost_with_an_ack_is_written_again_before_the_second_one(
+    broker: NatsBroker, client: Client, server: NatsServer
+) -> None:
+    await broker.provide(QUEUE)
+    await broker.publish(JOB)
+    running = JobRecord(id="a", subject=SUBJECT, state="running")
+    done = JobRecord(id="a", subject=SUBJECT, state="done")
+    draining = anyio.Event()
+
+    async def run(delivery: Delivery) -> None:
+        assert isinstance(delivery, NatsDelivery)
+        await broker.state.write(done, ttl=60)
+        await broker.state.get("a")
+        version = (await broker.state.look("a")).version
+        await broker.state.replace("a", running, version=version, ttl=60)  # the server lost it
+        delivery._desk.remember(delivery.place)  # as `ack` does, but the server hears nothing
+
+    async with NatsBroker(server.url(), name="onlooker") as onlooker:
+        call = asyncio.create_task(broker.consume(QUEUE, run, draining=draining))
+        await until_answer(
+            lambda: client.api(f"STREAM.INFO.{STREAM}"),
+            lambda info: info["state"]["messages"] == 0,
+            what="the second ack",
+        )
+        assert done == await onlooker.state.get("a")
+        draining.set()
+        await call

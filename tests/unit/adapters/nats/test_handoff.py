@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
-from mega.adapters.nats.handoff import Handoff
+from mega.adapters.nats.handoff import LONGEST_TURN, Handoff, Turn
 from tests.waiting import until
 
 
@@ -16,7 +17,7 @@ def anyio_backend() -> str:
 
 
 async def test_items_come_in_order() -> None:
-    handoff: Handoff[int] = Handoff()
+    handoff: Handoff[int] = Handoff(Turn())
     for number in range(3):
         handoff.put(number)
 
@@ -24,7 +25,7 @@ async def test_items_come_in_order() -> None:
 
 
 async def test_every_taker_gets_up_when_all_of_them_wait_in_their_work() -> None:
-    handoff: Handoff[int] = Handoff()
+    handoff: Handoff[int] = Handoff(Turn())
     started: list[int] = []
     everyone = asyncio.Event()
 
@@ -45,7 +46,7 @@ async def test_every_taker_gets_up_when_all_of_them_wait_in_their_work() -> None
 
 
 async def test_short_work_is_done_by_one_taker_in_a_row() -> None:
-    handoff: Handoff[int] = Handoff()
+    handoff: Handoff[int] = Handoff(Turn())
     by: list[int] = []
 
     async def work(me: int) -> None:
@@ -64,7 +65,7 @@ async def test_short_work_is_done_by_one_taker_in_a_row() -> None:
 
 
 async def test_a_taker_that_gave_up_is_passed_over() -> None:
-    handoff: Handoff[int] = Handoff()
+    handoff: Handoff[int] = Handoff(Turn())
     gone, here = (asyncio.create_task(handoff.take()) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
@@ -72,3 +73,46 @@ async def test_a_taker_that_gave_up_is_passed_over() -> None:
 
     async with asyncio.timeout(10):
         assert 7 == await here
+
+
+async def take_slowly(handoff: Handoff[int], name: str, log: list[str]) -> None:
+    """Do work that never waits, and lasts as long as a turn."""
+    while True:
+        await handoff.take()
+        log.append(name)
+        time.sleep(LONGEST_TURN)  # noqa: ASYNC251  # holding the loop is what is tested
+
+
+async def test_takers_that_never_wait_leave_the_loop_to_others() -> None:
+    handoff: Handoff[int] = Handoff(Turn())
+    log: list[str] = []
+    takers = [asyncio.create_task(take_slowly(handoff, "job", log)) for _ in range(5)]
+    await asyncio.sleep(0)
+    for number in range(20):
+        handoff.put(number)
+    for _ in range(40):
+        await asyncio.sleep(0)
+        log.append("loop")
+    for taker in takers:
+        taker.cancel()
+
+    runs = "".join(entry[0] for entry in log).split("l")
+    assert 20 == sum(len(run) for run in runs)
+    assert 1 == max(len(run) for run in runs)
+
+
+async def test_one_queue_does_not_wait_for_the_end_of_another() -> None:
+    turn, log = Turn(), list[str]()
+    flooded, quiet = Handoff[int](turn), Handoff[int](turn)
+    takers = [asyncio.create_task(take_slowly(flooded, "flooded", log)) for _ in range(5)]
+    takers += [asyncio.create_task(take_slowly(quiet, "quiet", log))]
+    await asyncio.sleep(0)
+    for number in range(50):
+        flooded.put(number)
+    for number in range(5):
+        quiet.put(number)
+    await until(lambda: log.count("quiet") == 5, what="the quiet queue's items")
+    for taker in takers:
+        taker.cancel()
+
+    assert log.count("flooded") < 20

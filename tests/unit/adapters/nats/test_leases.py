@@ -96,7 +96,8 @@ async def test_no_thread_runs_before_the_first_consume_or_after_the_end(
 
 
 async def test_it_ends_soon_when_the_server_is_away(server: NatsServer) -> None:
-    leases = Leases(server.url(connect_timeout=3600.0), name="test")
+    url = server.url(connect_timeout=3600.0)
+    leases = Leases(url, name="test", main=Client(url, name="main"))
     server.stop()
     leases.watch({})
 
@@ -137,3 +138,119 @@ async def test_leases_are_renewed_by_the_ack_wait_that_the_consumer_has(
         await other.consume(QUEUE, run, draining=draining)
 
     assert [0] == redelivered
+
+
+def enqueue_from_another_thread(server: NatsServer, subject: str, ids: list[str]) -> None:
+    async def enqueue() -> None:
+        async with NatsBroker(server.url(), name="producer", is_provisioning=False) as producer:
+            for job_id in ids:
+                await producer.publish(Message(id=job_id, subject=subject, body=b"{}"))
+
+    thread = threading.Thread(target=asyncio.run, args=(enqueue(),))
+    thread.start()
+    thread.join()
+
+
+async def test_what_comes_while_the_loop_stands_still_keeps_its_lease(
+    broker: NatsBroker, server: NatsServer, client: Client
+) -> None:
+    """It lies in the socket for several times `ack_wait`, and is handed out once."""
+    queue = Queue("email.many", JobOptions(concurrency=4))
+    await broker.provide(queue)
+    starts: list[int] = []
+    draining = anyio.Event()
+
+    async def run(delivery: Delivery) -> None:
+        starts.append(delivery.starts)
+        if len(starts) == 1:
+            time.sleep(ACK_WAIT)  # noqa: ASYNC251  # blocking the loop is what is tested
+            enqueue_from_another_thread(server, queue.subject, ["b", "c", "d"])
+            time.sleep(3 * ACK_WAIT)  # noqa: ASYNC251
+        await delivery.ack()
+
+    call = asyncio.create_task(broker.consume(queue, run, draining=draining))
+    await until(lambda: broker._leases.is_renewing, what="the renewer")
+    await broker.publish(Message(id="a", subject=queue.subject, body=b"{}"))
+    await until(lambda: len(starts) == 4, what="all jobs")
+    draining.set()
+    await call
+
+    assert [1, 1, 1, 1] == starts
+    assert 0 == (await client.api("CONSUMER.INFO.MEGA_JOBS_email_many.workers"))["num_redelivered"]
+    assert {} == broker._leases.standstill.inboxes
+
+
+async def test_what_came_before_anybody_listened_is_not_begun_late(
+    broker: NatsBroker, server: NatsServer
+) -> None:
+    """Its lease is over: it runs in the second worker, and not in the first as well."""
+    queue = Queue("email.many", JobOptions(concurrency=4))
+    await broker.provide(queue)
+    begun: list[str] = []
+    draining = anyio.Event()
+
+    async def block(delivery: Delivery) -> None:
+        job_id = (delivery.headers or {})["Mega-Id"]
+        begun.append(job_id)
+        if job_id == "a":
+            enqueue_from_another_thread(server, queue.subject, ["b", "c"])
+            run_elsewhere(server, queue, begun, count=2)
+        await delivery.ack()
+
+    call = asyncio.create_task(broker.consume(queue, block, draining=draining))
+    await until(lambda: broker._leases.is_renewing, what="the renewer")
+    await broker.publish(Message(id="a", subject=queue.subject, body=b"{}"))
+    await until(lambda: len(begun) >= 3, what="all jobs")
+    await asyncio.sleep(ACK_WAIT)  # in which the late ones would begin
+    draining.set()
+    await call
+
+    assert ["a", "b", "c"] == sorted(begun)
+
+
+async def test_what_lost_its_lease_while_it_waited_for_a_slot_is_not_begun(
+    broker: NatsBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the whole process is stopped: then nobody renews."""
+    queue = Queue("email.many", JobOptions(concurrency=3))
+    await broker.provide(queue)
+    for job_id in ("a", "b", "c"):
+        await broker.publish(Message(id=job_id, subject=queue.subject, body=b"{}"))
+    starts: list[int] = []
+    draining = anyio.Event()
+
+    async def run(delivery: Delivery) -> None:
+        starts.append(delivery.starts)
+        if len(starts) == 1:
+            broker._leases._held.clear()
+            time.sleep(2.5 * ACK_WAIT)  # noqa: ASYNC251  # blocking the loop is what is tested
+        await delivery.ack()
+        if len(starts) == 3:
+            draining.set()
+
+    async with asyncio.timeout(20):
+        await broker.consume(queue, run, draining=draining)
+
+    assert [1, 2, 2] == starts
+    assert "email.many: a job came, or waited, for so long" in caplog.text
+
+
+def run_elsewhere(server: NatsServer, queue: Queue, begun: list[str], *, count: int) -> None:
+    """Be a second worker, while this one's loop stands still, until that many were begun."""
+
+    async def work() -> None:
+        draining, mine = anyio.Event(), list[str]()
+
+        async def run(delivery: Delivery) -> None:
+            mine.append((delivery.headers or {})["Mega-Id"])
+            await delivery.ack()
+            if len(mine) == count:
+                draining.set()
+
+        async with NatsBroker(server.url(), name="second") as second:
+            await second.consume(queue, run, draining=draining)
+        begun.extend(mine)
+
+    thread = threading.Thread(target=asyncio.run, args=(work(),))
+    thread.start()
+    thread.join()

@@ -22,6 +22,7 @@ from tests.waiting import until
 
 SUBJECT = "email.send"
 QUEUE = Queue(SUBJECT, JobOptions(concurrency=4))
+ONE = Queue(SUBJECT, JobOptions(concurrency=1))
 STREAM = "MEGA_JOBS_email_send"
 
 
@@ -188,20 +189,20 @@ async def test_one_worker_takes_no_more_than_its_slots(
 
 
 async def test_draining_gives_back_what_was_not_begun_and_that_costs_no_start(
-    broker: NatsBroker, server: NatsServer, client: Client
+    broker: NatsBroker, server: NatsServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = Queue(SUBJECT, JobOptions(concurrency=1))
     await broker.provide(queue)
     runs, heirs = Runs(is_open=False), Runs()
+    # What came beyond the slots would go back by itself before the drain.
+    monkeypatch.setattr("mega.adapters.nats.consume.GRACE", 1.0)
 
     async with NatsBroker(server.url(), name="heir") as heir:
         async with consuming(broker, runs, queue) as draining:
             await enqueue(broker, "begun")
             await until(lambda: runs.now == 1, what="the job in hand")
             # An operator widens the limit, so more arrives than there are slots.
-            found = (await client.api(f"CONSUMER.INFO.{STREAM}.workers"))["config"]
-            wide = {"stream_name": STREAM, "config": found | {"max_ack_pending": 10}}
-            await client.api(f"CONSUMER.CREATE.{STREAM}.workers", wide)
+            await change_consumer(client, max_ack_pending=10)
             await enqueue(broker, "waiting")
             await until_pending(client, 2)
             draining.set()
@@ -212,6 +213,86 @@ async def test_draining_gives_back_what_was_not_begun_and_that_costs_no_start(
 
     assert (["waiting"], [1]) == (heirs.begun, heirs.starts)
     assert 0 == await left(client)
+
+
+async def change_consumer(client: Client, **fields: int) -> None:
+    """Change the consumer as an operator does, by another tool."""
+    config = (await client.api(f"CONSUMER.INFO.{STREAM}.workers"))["config"] | fields
+    body = {"stream_name": STREAM, "config": config}
+    await client.api(f"CONSUMER.CREATE.{STREAM}.workers", body)
+
+
+async def test_a_limit_that_was_raised_lets_no_worker_take_more_than_its_slots(
+    broker: NatsBroker, client: Client, server: NatsServer
+) -> None:
+    """The job beyond them goes back as it came, and runs where there is a free slot."""
+    await broker.provide(ONE)
+    busy, free = Runs(is_open=False), Runs()
+
+    async with consuming(broker, busy, ONE):
+        await enqueue(broker, "long")
+        await until(lambda: busy.now == 1, what="the job in hand")
+        await change_consumer(client, max_ack_pending=4)
+        await enqueue(broker, "short-1", "short-2")
+        await until_pending(client, 1)  # both went back
+        async with NatsBroker(server.url(), name="second") as second, consuming(second, free, ONE):
+            await until(lambda: len(free.begun) == 2, what="the short jobs")
+
+    assert ["long"] == busy.begun
+    assert [1, 1] == free.starts
+
+
+@pytest.mark.parametrize("limit", [1, 2, 50])
+async def test_a_limit_that_was_changed_loses_nothing(
+    broker: NatsBroker, client: Client, limit: int
+) -> None:
+    await broker.provide(QUEUE)
+    ids = [f"job-{number}" for number in range(30)]
+    runs = Runs(is_open=False)
+
+    async with consuming(broker, runs):
+        await enqueue(broker, *ids[:15])
+        await until(lambda: runs.now == 4, what="four in hand")
+        await change_consumer(client, max_ack_pending=limit)
+        await enqueue(broker, *ids[15:])
+        runs.gate.set()
+        await until(lambda: set(runs.begun) == set(ids), what="all jobs")
+
+    assert runs.most <= 4
+    assert sorted(ids) == sorted(runs.begun)
+
+
+async def test_an_ack_wait_that_was_shortened_is_learned(
+    server: NatsServer, client: Client
+) -> None:
+    runs = Runs(is_open=False)
+    async with NatsBroker(server.url(ack_wait=30.0), name="test") as broker:
+        await broker.provide(QUEUE)
+        async with consuming(broker, runs):
+            await enqueue(broker, "long")
+            await until(lambda: runs.now == 1, what="the job in hand")
+            await change_consumer(client, ack_wait=1_000_000_000)
+            await until(lambda: broker._leases._every < 1, what="shorter beats")
+
+    assert ["long"] == runs.begun
+    await until_empty(client)
+
+
+async def test_the_config_that_came_back_after_a_restart_is_looked_at(
+    broker: NatsBroker, client: Client, server: NatsServer
+) -> None:
+    await broker.provide(QUEUE)
+    runs = Runs()
+
+    async with consuming(broker, runs):
+        await enqueue(broker, "before")
+        await until(lambda: runs.begun == ["before"], what="the job before")
+        await change_consumer(client, max_ack_pending=50)
+        server.restart()
+        await enqueue(broker, *(f"after-{number}" for number in range(20)))
+        await until(lambda: len(runs.begun) == 21, what="all jobs")
+
+    assert runs.most <= 4
 
 
 async def until_pending(client: Client, wanted: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from mega.adapters.nats.broker import NatsBroker
 from mega.adapters.nats.client import Client
 from mega.wire.record import JobRecord, JobState
-from tests.nats_server import NatsServer
+from tests.nats_server import NatsServer, nats_url
+from tests.proxy import Proxy
 from tests.unit.adapters.nats.asking import until_answer
 from tests.waiting import until
 
@@ -115,3 +117,94 @@ async def test_a_record_of_a_newer_release_is_as_good_as_none(
     await client.nc.publish("$KV.MEGA_STATE.a", record)
     await client.nc.flush()
     await until_answer(lambda: broker.state.get("a"), lambda found: found is None, what="none")
+
+
+@pytest.fixture
+def proxy(server: NatsServer) -> Iterator[Proxy]:
+    """The worker's way to the server."""
+    with Proxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def worker(proxy: Proxy, broker: NatsBroker) -> AsyncIterator[NatsBroker]:
+    """A broker whose link can be cut; the other one has made the bucket."""
+    async with NatsBroker(nats_url(proxy.port), name="worker") as worker:
+        yield worker
+
+
+async def test_a_record_that_was_lost_with_the_connection_is_written_again(
+    broker: NatsBroker, worker: NatsBroker, proxy: Proxy
+) -> None:
+    await broker.state.create(FIRST, ttl=60)
+    await broker.state.get("a.b")
+    proxy.blackhole("up")
+    await worker.state.write(at("running"), ttl=60)
+    await worker.state.write(at("done"), ttl=60)
+    await asyncio.sleep(0.1)  # so that both are in the proxy, which loses them
+    cut_and_heal(proxy)
+
+    await until_record(broker, at("done"))
+
+
+async def test_a_record_that_arrived_is_not_put_back_after_a_cut(
+    broker: NatsBroker, worker: NatsBroker, proxy: Proxy
+) -> None:
+    """The retry ran in another worker before this one's connection was back."""
+    await worker.state.write(at("retrying"), ttl=60)
+    assert at("retrying") == await worker.state.get("a.b")
+    proxy.refuse()
+    await until(lambda: not worker._client.up.is_set(), what="the end of the connection")
+    await broker.state.write(at("done", 2), ttl=60)
+    assert at("done", 2) == await broker.state.get("a.b")
+    proxy.heal()
+    await until(worker._client.up.is_set, what="the connection")
+    assert worker.state._repeating is not None
+    await worker.state._repeating
+
+    assert at("done", 2) == await worker.state.get("a.b")
+    assert at("done", 2) == await broker.state.get("a.b")
+
+
+async def test_what_is_written_without_a_connection_is_kept_unless_another_went_further(
+    broker: NatsBroker, worker: NatsBroker, proxy: Proxy
+) -> None:
+    other = msgspec.structs.replace(FIRST, id="other")
+    await broker.state.create(FIRST, ttl=60)
+    proxy.refuse()
+    await until(lambda: not worker._client.up.is_set(), what="the end of the connection")
+    await worker.state.write(at("retrying"), ttl=60)
+    await worker.state.write(other, ttl=60)
+    await broker.state.write(at("done", 2), ttl=60)
+    await broker.state.get("a.b")
+    proxy.heal()
+
+    await until_answer(
+        lambda: broker.state.get("other"), lambda record: record == other, what="the other"
+    )
+    assert worker.state._repeating is not None
+    await worker.state._repeating
+    assert at("done", 2) == await worker.state.get("a.b")
+
+
+async def test_repeating_reads_again_when_somebody_writes_meanwhile(broker: NatsBroker) -> None:
+    await broker.state.write(at("running"), ttl=60)
+    await broker.state.write(at("done"), ttl=60)
+    await broker.state.get("a.b")
+    kept = await broker.state.look("a.b")
+    assert await broker.state.replace("a.b", at("waiting"), version=kept.version, ttl=60)
+
+    await asyncio.gather(*(broker.state.repeat("a.b") for _ in range(8)))
+
+    assert at("done") == await broker.state.get("a.b")
+
+
+def cut_and_heal(proxy: Proxy) -> None:
+    proxy.cut()
+    proxy.heal()
+
+
+async def until_record(broker: NatsBroker, expected: JobRecord) -> None:
+    await until_answer(
+        lambda: broker.state.get(expected.id), lambda found: found == expected, what=expected.state
+    )

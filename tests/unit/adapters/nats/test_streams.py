@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -14,6 +15,7 @@ from mega.adapters.nats.streams import Streams
 from mega.errors import BrokerUnavailable, StreamMismatch
 from mega.options import JobOptions
 from mega.ports import Queue
+from mega.wire.message import Message
 from tests.nats_server import NatsServer
 
 QUEUE = Queue("email.send", JobOptions(concurrency=2))
@@ -110,6 +112,47 @@ async def test_a_new_release_sets_the_limits_that_it_declares(
 
     assert 4 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["max_ack_pending"]
     assert [f"consumer {CONSUMER}: max_ack_pending is now 4, it was 2"] == warnings(caplog)
+
+
+@pytest.mark.parametrize(("old", "new"), [(5.0, 20.0), (20.0, 5.0)])
+async def test_an_ack_wait_of_a_new_release_is_set_when_no_worker_is_there(
+    server: NatsServer, client: Client, old: float, new: float
+) -> None:
+    for ack_wait in (old, new):
+        async with NatsBroker(server.url(ack_wait=ack_wait), name="test") as broker:
+            await broker.provide(QUEUE, is_serving=True)
+
+    assert new == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["ack_wait"] / 10**9
+
+
+async def take_one(client: Client) -> None:
+    """Be a worker that has a job in hand."""
+    taken = asyncio.Event()
+
+    async def take(message: object) -> None:
+        taken.set()
+
+    inbox = client.nc.new_inbox()
+    await client.subscribe(inbox, take)
+    await client.nc.publish(f"$JS.API.CONSUMER.MSG.NEXT.{CONSUMER}", b"1", inbox)
+    await taken.wait()
+
+
+async def test_an_ack_wait_is_not_shortened_under_a_job_in_hand(
+    server: NatsServer, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who has it renews its lease by the old one."""
+    async with NatsBroker(server.url(ack_wait=20.0), name="old") as broker:
+        await broker.provide(QUEUE)
+        await broker.publish(Message(id="a", subject=QUEUE.subject, body=b"{}"))
+        await take_one(client)
+
+    async with NatsBroker(server.url(ack_wait=5.0), name="new") as broker:
+        await broker.provide(QUEUE, is_serving=True)
+
+    assert 20 == (await config(client, f"CONSUMER.INFO.{CONSUMER}"))["ack_wait"] / 10**9
+    expected = f"consumer of stream {STREAM}: workers: ack_wait is 20 s, wanted 5 s; left as it is"
+    assert [expected] == warnings(caplog)
 
 
 async def test_an_old_release_that_looks_again_does_not_set_them_back(

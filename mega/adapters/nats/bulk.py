@@ -1,0 +1,126 @@
+"""Storing many messages: in atomic batches, of which only the last message is answered.
+
+A batch is stored whole or not at all. Where the server takes none, each message is stored on
+its own, many at once; so is a batch whose answer is lost, for the ids tell what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from secrets import token_hex
+from typing import TypeAlias
+
+from mega.adapters.nats.client import Client
+from mega.adapters.nats.publisher import STORED, WITHIN, Envelope, PubAck, Publisher, decode_ack
+from mega.adapters.nats.replies import Answer, Lost, is_no_responders
+from mega.errors import BrokerError, BrokerFull, BrokerUnavailable
+from mega.ports import Receipt
+
+__all__ = ["Bulk"]
+
+Batch: TypeAlias = Sequence[Envelope]
+Outcome: TypeAlias = Receipt | BrokerError
+
+BATCH_ID, BATCH_NUMBER = "Nats-Batch-Id", "Nats-Batch-Sequence"
+BATCH_COMMIT = "Nats-Batch-Commit"
+
+#: What the headers of a batch add to a message, in bytes, at most.
+BATCH_HEADERS = 128
+#: The server takes 1,000 at most; with 500 one batch is sent while another is stored.
+MOST_MESSAGES = 500
+MOST_BYTES = 1024 * 1024
+IN_FLIGHT = 2
+DISABLED = 10174
+
+
+class Bulk:
+    """The way into streams for many messages of one subject."""
+
+    def __init__(self, client: Client, publisher: Publisher) -> None:
+        self._client = client
+        self._publisher = publisher
+        self._takes_no_batch: set[str] = set()
+        self._sending = asyncio.Lock()
+
+    async def store(self, envelopes: Batch) -> list[Outcome]:
+        """Store all, in their order; see `ports.Broker.publish_many`."""
+        for subject, body, headers in envelopes:
+            self._publisher.check_size(subject, body, headers, more=BATCH_HEADERS)
+        batches = list(cut(envelopes))
+        outcomes: list[list[Outcome]] = [[] for _ in batches]
+        todo, failure = iter(range(len(batches))), None
+
+        async def work() -> None:
+            nonlocal failure
+            for number in todo:
+                if failure is None:
+                    outcomes[number] = await self._store(batches[number])
+                    failure = first_error(outcomes[number])
+                else:
+                    outcomes[number] = [failure] * len(batches[number])
+
+        await asyncio.gather(*[work() for _ in batches[:IN_FLIGHT]])
+        return [outcome for each in outcomes for outcome in each]
+
+    async def _store(self, batch: Batch) -> list[Outcome]:
+        subject = batch[0].subject
+        if len(batch) == 1 or subject in self._takes_no_batch:
+            return await self._store_each(batch)
+        ack = await self._commit(batch)
+        if ack is None:
+            return await self._store_each(batch)
+        if ack.error is None:
+            return [STORED] * len(batch)
+        refusal = self._publisher.refused(subject, ack.error)
+        if isinstance(refusal, BrokerFull):
+            return [refusal] * len(batch)
+        if ack.error.err_code == DISABLED:
+            self._takes_no_batch.add(subject)
+        return await self._store_each(batch)
+
+    async def _store_each(self, batch: Batch) -> list[Outcome]:
+        outcomes = await asyncio.gather(*[self._store_one(envelope) for envelope in batch])
+        return list(outcomes)
+
+    async def _store_one(self, envelope: Envelope) -> Outcome:
+        try:
+            ack = await self._publisher.store(*envelope)
+        except BrokerError as error:
+            return error
+        return Receipt(duplicate=ack.duplicate)
+
+    async def _commit(self, batch: Batch) -> PubAck | None:
+        """Send a batch and return the answer to it, or None when there is none to rely on."""
+        try:
+            async with self._sending:
+                answer = await self._send(batch)
+            reply = await answer
+        except (Lost, BrokerUnavailable):
+            return None
+        return None if is_no_responders(reply) else decode_ack(reply.data)
+
+    async def _send(self, batch: Batch) -> Answer:
+        batch_id = token_hex(4)  # short: the headers stay with each message
+        for number, (subject, body, headers) in enumerate(batch[:-1], 1):
+            headers = {**headers, BATCH_ID: batch_id, BATCH_NUMBER: str(number)}
+            await self._client.publish(subject, body, headers=headers)
+        subject, body, headers = batch[-1]
+        headers = {**headers, BATCH_ID: batch_id, BATCH_NUMBER: str(len(batch)), BATCH_COMMIT: "1"}
+        return await self._client.replies.post(subject, body, headers=headers, timeout=WITHIN)
+
+
+def cut(envelopes: Batch) -> Iterator[Batch]:
+    """Yield parts of a size that the server takes as one batch."""
+    first = size = 0
+    for number, envelope in enumerate(envelopes):
+        size += len(envelope.body)
+        if number - first == MOST_MESSAGES or (size > MOST_BYTES and number > first):
+            yield envelopes[first:number]
+            first, size = number, len(envelope.body)
+    if envelopes:
+        yield envelopes[first:]
+
+
+def first_error(outcomes: list[Outcome]) -> BrokerError | None:
+    return next((each for each in outcomes if isinstance(each, BrokerError)), None)
