@@ -14,7 +14,16 @@ nox.options.sessions = ["lint", "types", "package", "tests"]
 
 ROOT = Path(__file__).parent
 PYTHONS = ["3.11", "3.12", "3.13"]
-OUTSIDE = ["tests", "examples", "docs", "README.md", "CHANGELOG.md", "pyproject.toml", ".ci"]
+OUTSIDE = [
+    "tests",
+    "benchmarks",
+    "examples",
+    "docs",
+    "README.md",
+    "CHANGELOG.md",
+    "pyproject.toml",
+    ".ci",
+]
 
 
 @nox.session
@@ -47,9 +56,23 @@ def contract(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Kill, freeze and cut for a while: `-- --minutes 60`, `--seed` to do it again."""
+    session.chdir(_outside(session))
+    session.run("python", "-m", "tests.chaos.driver", *session.posargs)
+
+
+@nox.session
 def docs(session: nox.Session) -> None:
     """Run only the blocks of README and docs."""
     _run_outside(session, "tests/test_docs.py", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure mega beside the bare client and two peers, and judge the goals of benchmarks/."""
+    session.install("-q", "-r", "benchmarks/requirements.txt", "-e", ".")
+    session.run("python", "-m", "benchmarks", *session.posargs)
 
 
 @nox.session
@@ -68,6 +91,12 @@ def package(session: nox.Session) -> None:
 
 
 def _run_outside(session: nox.Session, *arguments: str) -> None:
+    session.chdir(_outside(session))
+    session.run("python", "-m", "pytest", "-q", *arguments)
+
+
+def _outside(session: nox.Session) -> Path:
+    """Install the built package, and return a folder with the tests and no `mega/`."""
     folder = Path(session.create_tmp()) / "outside"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -76,8 +105,7 @@ def _run_outside(session: nox.Session, *arguments: str) -> None:
         copy = shutil.copytree if source.is_dir() else shutil.copy2
         copy(source, folder / name)
     session.install("-q", f"{ROOT}[test]")
-    session.chdir(folder)
-    session.run("python", "-m", "pytest", "-q", *arguments)
+    return folder
 
 
 def _development(*names: str) -> list[str]:
