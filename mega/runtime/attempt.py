@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -29,6 +29,7 @@ class Attempt:
     worker: str
     fault: PayloadError | None = None
     started_at: datetime | None = None
+    stamp: datetime | None = field(default=None, init=False)
 
     @property
     def is_extra(self) -> bool:
@@ -37,7 +38,9 @@ class Attempt:
 
     def enqueued_at(self) -> datetime:
         """Return when the job, not this copy of it, was stored."""
-        return self.message.enqueued_at or self.delivery.stored_at
+        if self.stamp is None:
+            self.stamp = self.message.enqueued_at or self.delivery.stored_at
+        return self.stamp
 
     def copy(self, number: int) -> Message:
         """Return the message of the job's run of that number."""
