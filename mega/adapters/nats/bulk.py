@@ -102,12 +102,25 @@ class Bulk:
 
     async def _send(self, batch: Batch) -> Answer:
         batch_id = token_hex(4)  # short: the headers stay with each message
-        for number, (subject, body, headers) in enumerate(batch[:-1], 1):
-            headers = {**headers, BATCH_ID: batch_id, BATCH_NUMBER: str(number)}
-            await self._client.publish(subject, body, headers=headers)
+        frames = [
+            frame(envelope, f"{BATCH_ID}: {batch_id}\r\n{BATCH_NUMBER}: {number}\r\n")
+            for number, envelope in enumerate(batch[:-1], 1)
+        ]
+        await self._client.send(b"".join(frames))
         subject, body, headers = batch[-1]
         headers = {**headers, BATCH_ID: batch_id, BATCH_NUMBER: str(len(batch)), BATCH_COMMIT: "1"}
         return await self._client.replies.post(subject, body, headers=headers, timeout=WITHIN)
+
+
+def frame(envelope: Envelope, more: str) -> bytes:
+    """Return a message with `more` headers, as it goes over the wire.
+
+    nats-py checks and writes each part of each header, which takes four times as long.
+    """
+    lines = "".join([f"{name}: {value}\r\n" for name, value in envelope.headers.items()])
+    head, body = f"NATS/1.0\r\n{lines}{more}\r\n".encode(), envelope.body
+    sizes = f"HPUB {envelope.subject} {len(head)} {len(head) + len(body)}\r\n".encode()
+    return b"".join((sizes, head, body, b"\r\n"))
 
 
 def cut(envelopes: Batch) -> Iterator[Batch]:

@@ -174,6 +174,13 @@ class Client:
         await self.publish(subject, body, headers=headers)
         self.outbox.keep((subject, body, headers))
 
+    async def send(self, frames: bytes) -> None:
+        """Send whole messages of the protocol. Raises: BrokerUnavailable, while it is away."""
+        if not self.nc.is_connected:
+            raise self.unavailable("the connection is down")
+        await self.nc._send_command(frames)
+        await self.nc._flush_pending()
+
     async def api(
         self, subject: str, body: dict[str, Any] | None = None, *, timeout: float = API_TIMEOUT
     ) -> dict[str, Any]:
