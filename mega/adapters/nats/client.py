@@ -112,6 +112,7 @@ class Client:
         self.interests: set[Interest] = set()
         self.on_down: list[Callable[[], None]] = []
         self.on_up: list[Callable[[], None]] = []
+        self.before_acks: list[Callable[[], Awaitable[None]]] = []
         self._name = name
         self._complaints = Complaints(is_quiet=is_quiet)
         self._longest_wait = longest_wait
@@ -122,6 +123,7 @@ class Client:
         self._last_try = 0.0
         self._is_closing = False
         self._guard: asyncio.Task[None] | None = None
+        self._resending: asyncio.Task[None] | None = None
 
     def go_to(self, server: str, *, token: str) -> None:
         """Connect to that server in place of the URL's."""
@@ -139,6 +141,8 @@ class Client:
         self._is_closing = True
         if self._guard is not None:
             self._guard.cancel()
+        if self._resending is not None:
+            self._resending.cancel()
         self.up.clear()
         self.replies.fail("the connection is closing")
         await close_quietly(self.nc)
@@ -253,12 +257,18 @@ class Client:
         if self.up.is_set():
             return
         self._complaints.came_up(self.where)
-        with suppress(NatsError):  # it broke again, and so will this be done again
-            for subject, body, headers in self.outbox.unconfirmed():
-                await self.nc.publish(subject, body, headers=headers)
         self.up.set()
         for tell in self.on_up:
             tell()
+        self._resending = asyncio.create_task(self._resend(list(self.outbox.unconfirmed())))
+
+    async def _resend(self, unconfirmed: list[Sent]) -> None:
+        """Send again what may be lost; an ack is the last that is heard of its job."""
+        for others in self.before_acks:
+            await others()
+        with suppress(BrokerUnavailable):  # it broke again, and so will this be done again
+            for subject, body, headers in unconfirmed:
+                await self.tell(subject, body, headers=headers)
 
     def _answered(self) -> None:
         for tell in self.on_answer:

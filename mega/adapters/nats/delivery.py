@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
@@ -142,11 +143,10 @@ class NatsDelivery:
     async def ack(self) -> None:
         desk = self._desk
         desk.remember(self.place)
-        try:
-            await desk.client.nc.publish(self.reply)
-        except NatsError:
-            return  # it comes back, and is acknowledged then because it is remembered
         desk.client.outbox.keep((self.reply, b"", None))
+        if desk.client.up.is_set():  # or nats-py would keep it, and send it before the records
+            with suppress(NatsError):
+                await desk.client.nc.publish(self.reply)
 
     async def retry(self, copy: Message, *, after: float) -> None:
         await self._desk.publisher.publish(copy, server_id=server_id(copy), after=after)

@@ -60,6 +60,7 @@ class NatsState:
         self._repeating: asyncio.Task[None] | None = None
         client.on_answer.append(self._unsure.confirm)
         client.on_up.append(self._begin_to_repeat)
+        client.before_acks.append(self._have_repeated)
 
     async def create(self, record: JobRecord, *, ttl: float) -> None:
         if self._unsettled >= MOST_UNSETTLED:
@@ -159,6 +160,10 @@ class NatsState:
             self._unsettled += 1
             self._repeating = asyncio.create_task(self._repeat_all())
 
+    async def _have_repeated(self) -> None:
+        if self._repeating is not None:
+            await asyncio.wait({self._repeating}, timeout=SETTLED_AFTER)
+
     async def _repeat_all(self) -> None:
         await asyncio.gather(*(self._repeat_each() for _ in range(REPEATS_AT_ONCE)))
 
@@ -182,8 +187,7 @@ class NatsState:
         """Return when all is stored that was written before."""
         # The server reads and stores in different goroutines: a read right behind a write
         # overtook it in 9 of 10 cases (nats-server 2.15.1). Stores stay in order.
-        if self._repeating is not None:
-            await asyncio.wait({self._repeating}, timeout=SETTLED_AFTER)
+        await self._have_repeated()
         written, self._unsettled = self._unsettled, 0  # a write meanwhile needs its own
         try:
             await self._publisher.store(BARRIER, b"", {TTL: MARKER_TTL, **DELETED})
