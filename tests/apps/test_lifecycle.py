@@ -155,7 +155,7 @@ def test_a_job_that_kills_its_worker_each_time_ends_in_the_dead_letters(
             assert -signal.SIGKILL == program.wait()
         wait_until_gone(home)
     with Program(file, home=home) as program:
-        program.wait_for(r"job\.dlq poison .*its worker died in the last 2 runs")
+        program.wait_for(r"job\.dlq poison .*handed out 2 times and never ended: its worker died")
         program.signal(signal.SIGINT)
         assert 0 == program.wait()
         assert "begun" not in program.output

@@ -67,13 +67,13 @@ MISTAKES = {
         """
         from mega import App
         app = App("shop")
-        @app.job("email.send", retry=3)
+        @app.job("email.send", retrys=3)
         async def send_email() -> None: ...
         """,
         2,
         """
-        mega: BadOption: a job has no option 'retry'.
-          app.py:3
+        mega: BadOption: a job has no option 'retrys'.
+          app.py:3 email.send
           Did you mean "retries"?
         """,
     ),

@@ -9,7 +9,8 @@
    hand-overs and renewals of its last moment. A connection that is cut and may come back at
    once ends no lease.
 3. **Never handed out again without a reason.** A copy of a job is handed out again only after
-   something was done to the worker that had it, or to the server.
+   something was done to the worker that had it, or to the server, or while a handler blocked the
+   worker's event loop, so that nobody took what came.
 4. **Never run again without a reason.** A job has one run, one more for each that ended in an
    error or was given back, and one more for each that met a fault before its answer was safe.
 5. **No more starts than allowed.** No run has a number above `retries` + 1; a run that met a
@@ -115,7 +116,10 @@ def handed_again(history: History, placed: Placed) -> Iterator[str]:
     for first, second in pairwise(hand_overs):
         # The proxy sees a hand-over only when it comes to read it.
         since, until = sorted((first.at, second.at))
-        is_well = not history.has_met(first.slot, since, until, after=MOMENT)
+        is_well = not (
+            history.has_met(first.slot, since, until, after=MOMENT)
+            or history.stood_still(first.slot, since - MOMENT, until)
+        )
         if first.copy == second.copy and is_well:
             yield f"hand-over {second.number} of copy {second.copy} came, and {first.slot} was well"
 

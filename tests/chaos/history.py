@@ -199,12 +199,30 @@ class History:
         """Return the slot whose process made the run."""
         return self.lives[run.worker].slot
 
+    def stood_still(self, slot: str, since: float, until: float) -> bool:
+        """Whether a handler blocked the event loop of the slot's process then."""
+        blocking = (
+            run
+            for job_id, runs in self.runs.items()
+            if job_id in self.placed and self.placed[job_id].subject == "chaos.blocking"
+            for run in runs
+            if self.slot_of(run) == slot
+        )
+        return any(run.start <= until and since <= self.end_of(run) for run in blocking)
+
     def trouble(self, job_id: str) -> int:
-        """Count the job's runs that met a fault before their answer was safe with the server."""
-        return sum(
+        """Count what may cost one start more: runs and enqueues that met a fault.
+
+        That is a run whose answer was not safe with the server yet, and an enqueue that was
+        tried again after the server was killed, which then forgets the ids of jobs that ended.
+        """
+        met = sum(
             self.has_met(self.slot_of(run), run.start, self.end_of(run) + MOMENT, after=MOMENT)
             for run in self.runs_of(job_id)
         )
+        tries = self.placed[job_id].tries if job_id in self.placed else []
+        kills = [fault.begin for fault in self.faults if fault.is_server_kill]
+        return met + sum(any(tries[0] <= kill <= later for kill in kills) for later in tries[1:])
 
     def runs_of(self, job_id: str) -> list[Run]:
         """Return the job's runs in the order of their starts."""

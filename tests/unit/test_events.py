@@ -18,6 +18,8 @@ KINDS = {
     "job.retry": "JobRetried",
     "job.fail": "JobFailed",
     "job.dlq": "JobDeadLettered",
+    "job.snooze": "JobSnoozed",
+    "thread.left": "ThreadLeft",
     "schedule.run": "ScheduleRun",
     "schedule.skip": "ScheduleSkipped",
     "schedule.done": "ScheduleDone",
