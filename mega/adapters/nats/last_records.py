@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeAlias
 
 from mega.wire.record import JobRecord
@@ -15,6 +15,7 @@ REMEMBERED, MOST_BYTES = 8192, 4 * 2**20
 #: A job whose record waits, but for one that was never begun, has an answer from its run.
 STAGES = {"waiting": 0, "running": 1, "retrying": 3, "done": 4, "failed": 4}
 ANSWERED, FAILING = 3, 2
+USED_AGAIN_AFTER = timedelta(minutes=1)
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -47,9 +48,18 @@ class LastRecords:
 
 def is_behind(stored: JobRecord, ours: JobRecord) -> bool:
     """Whether `ours` is of the same life of the same job, and tells more of it."""
-    is_same_job = stored.enqueued_at == ours.enqueued_at
-    is_same_life = is_same_job and stored.earlier_deaths == ours.earlier_deaths
+    is_same_life = is_same_job(stored, ours) and stored.earlier_deaths == ours.earlier_deaths
     return is_same_life and not stored.is_final and rank(stored) < rank(ours)
+
+
+def is_same_job(stored: JobRecord, ours: JobRecord) -> bool:
+    """Whether both are of one job, and not of two that had one id after each other."""
+    before, after = stored.enqueued_at, ours.enqueued_at
+    is_the_producers = stored.started_at is None and not stored.copies
+    if is_the_producers and before is not None and after is not None:
+        # It bears the time of the producer's clock; the job has that of the server's.
+        return before - after < USED_AGAIN_AFTER
+    return before == after
 
 
 def rank(record: JobRecord) -> Rank:

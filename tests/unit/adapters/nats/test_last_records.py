@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -53,6 +53,12 @@ def test_an_end_stays(ours: JobRecord) -> None:
 )
 def test_another_life_is_left_alone(stored: JobRecord) -> None:
     assert not is_behind(stored, record("done"))
+
+
+@pytest.mark.parametrize("apart", [timedelta(seconds=-3), timedelta(seconds=3)])
+def test_the_producers_record_bears_the_time_of_another_clock(apart: timedelta) -> None:
+    stored = JobRecord(id="a", subject="s", state="waiting", enqueued_at=THEN + apart)
+    assert is_behind(stored, record("done", started_at=THEN))
 
 
 def test_the_memory_is_bounded_by_number() -> None:
