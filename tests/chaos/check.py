@@ -120,7 +120,9 @@ def handed_again(history: History, placed: Placed) -> Iterator[str]:
             history.has_met(first.slot, since, until, after=MOMENT)
             or history.stood_still(first.slot, since - MOMENT, until)
         )
-        if first.copy == second.copy and is_well:
+        # The thread of the leases may listen on the same inbox, so that one hand-over comes twice.
+        is_echo = (first.slot, first.number) == (second.slot, second.number)
+        if first.copy == second.copy and not is_echo and is_well:
             yield f"hand-over {second.number} of copy {second.copy} came, and {first.slot} was well"
 
 

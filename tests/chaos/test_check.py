@@ -121,6 +121,13 @@ def test_a_copy_that_is_handed_out_again_takes_a_fault_of_who_had_it() -> None:
     assert [] == check(history(done, passings=passings, faults=cut))
 
 
+def test_one_hand_over_may_be_heard_twice_by_its_worker_alone() -> None:
+    done = run(1, 1, 2)
+    assert [] == check(history(done, passings=[hand_over(1, 1), hand_over(1, 1.001)]))
+    to_two = [hand_over(1, 1), hand_over(1, 1.001, slot=2)]
+    assert ["handed_again"] == rules(history(done, passings=to_two))
+
+
 def test_a_done_job_runs_again_only_after_a_fault_that_may_have_lost_its_ack() -> None:
     runs = [run(1, 1, 2), run(2, 5, 6, slot=2)]
     assert ["again"] == rules(history(*runs))
