@@ -91,9 +91,15 @@ class DeadLetters:
             return None
 
     async def _note_waiting(self, message: Message) -> JobRecord | None:
-        """Write the record before the job can run. Return the old one, if the job has one."""
+        """Write the record before the job can run. Return the old one, if the job has one.
+
+        A record of the life that begins now is left alone: the call before stored the job, and
+        it may have ended already.
+        """
         kept = await self._broker.state.look(message.id)
         if kept.record is None or kept.record.enqueued_at != message.enqueued_at:
+            return None
+        if kept.record.earlier_deaths == message.deaths:
             return None
         waiting = JobRecord(
             id=message.id,

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import anyio
 
-from mega.errors import BrokerError
+from mega.errors import BrokerError, PayloadTooLarge
 from mega.options import JobOptions
 from mega.stores import (
     Claim,
@@ -40,6 +40,7 @@ __all__ = [
     "Kept",
     "LeaseAnswer",
     "LetterStore",
+    "Outcome",
     "ProcessPool",
     "Queue",
     "Receipt",
@@ -79,6 +80,10 @@ class Receipt:
     """The broker's word that a message is stored. `duplicate`: its id was there already."""
 
     duplicate: bool
+
+
+#: What became of one message of many: stored, or what `publish` would have raised.
+Outcome: TypeAlias = Receipt | BrokerError | PayloadTooLarge
 
 
 class Delivery(Protocol):
@@ -219,11 +224,12 @@ class Broker(Protocol):
 
     async def publish_many(
         self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
-    ) -> list[Receipt | BrokerError]:
+    ) -> list[Outcome]:
         """Store messages of one subject in their order, as `publish` does, and faster.
 
         Returns for each one its receipt, or what `publish` would have raised; after a
-        failure nothing more is begun. Raises: PayloadTooLarge before any of them is sent.
+        failure nothing more is begun. Raises: PayloadTooLarge before any of them is sent, for
+        what is over `max_size`; a stream may have a lower limit.
         """
         ...
 

@@ -29,10 +29,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A record as it was read, or None. `version` tells whether somebody wrote since."""
+    """A record as it was read, or None. `version` tells whether somebody wrote since.
+
+    `is_vacant`: nothing is kept, where `record` is also None for what can't be read.
+    """
 
     record: JobRecord | None
     version: int
+    is_vacant: bool
 
 
 class StateStore(Protocol):

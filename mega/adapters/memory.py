@@ -19,8 +19,8 @@ from anyio.lowlevel import checkpoint
 from mega.adapters.memory_letters import MemoryLetters
 from mega.adapters.memory_stores import MemoryClaims, MemoryGuards, MemoryState
 from mega.adapters.scopes import leave_to
-from mega.errors import BrokerError, BrokerUnavailable, PayloadTooLarge, UnknownSubject
-from mega.ports import Clock, Queue, Receipt, Run
+from mega.errors import BrokerUnavailable, PayloadTooLarge, UnknownSubject
+from mega.ports import Clock, Outcome, Queue, Receipt, Run
 from mega.wire.message import Message, pack, server_id
 
 __all__ = ["MemoryBroker"]
@@ -106,7 +106,7 @@ class MemoryBroker:
 
     async def publish_many(
         self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
-    ) -> list[Receipt | BrokerError]:
+    ) -> list[Outcome]:
         for message in messages:
             _check_size(message, pack(message))
         try:

@@ -56,7 +56,7 @@ class MemoryState:
 
     async def look(self, job_id: str) -> Kept:
         record = self._find(job_id)
-        return Kept(record, self._kept[job_id][2] if record else 0)
+        return Kept(record, self._kept[job_id][2] if record else 0, record is None)
 
     async def replace(
         self, job_id: str, record: JobRecord | None, *, version: int, ttl: float

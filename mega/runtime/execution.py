@@ -16,6 +16,7 @@ from mega.control import Snooze
 from mega.declare.registry import JobSpec
 from mega.errors import (
     BrokerError,
+    JobFailedError,
     PayloadError,
     PayloadTooLarge,
     one_line,
@@ -29,6 +30,7 @@ from mega.runtime.calling import caller
 from mega.runtime.isolation import is_closing, isolated
 from mega.runtime.redelivery import crash_error, failed_before, may_begin
 from mega.runtime.retry import NextRun, fate_of, max_attempts
+from mega.runtime.room import check_room
 from mega.runtime.surroundings import Surroundings
 from mega.runtime.unique import free_key
 from mega.wire.message import as_it_came, unpack
@@ -82,7 +84,7 @@ class Execution:
                 await self._bury(attempt, attempt.fault, "malformed")
             elif is_first or await self._may_start_again(attempt):
                 await self._attempt(attempt)
-        except (BrokerError, PayloadTooLarge) as error:
+        except BrokerError as error:
             logger.error("%s: %s; the job comes back by itself", self._spec.subject, error)
         except Exception:
             # A fault of our own must not end the worker for all other jobs.
@@ -225,12 +227,18 @@ class Execution:
         """Write the end of the job. A result that can't be kept does not undo the run."""
         end: dict[str, Any] = {"ended_at": self._around.clock.now()}
         try:
-            end["result"] = msgspec.Raw(self._spec.result_codec.encode_result(result))
+            end["result"] = msgspec.Raw(self._encode(result))
         except PayloadError as error:
             logger.error("%s %s: %s", attempt.message.subject, attempt.message.id, error)
             end["error"] = str(error)
         record = attempt.record("done", **end)
         await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
+
+    def _encode(self, result: Any) -> bytes:
+        encoded = self._spec.result_codec.encode_result(result)
+        hint = "Store the data elsewhere, and return where."
+        check_room(self._around.broker, len(encoded), "its result", hint=hint)
+        return encoded
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
         if self._note_lapse(attempt) and await self._is_taken_over(attempt):
@@ -240,11 +248,10 @@ class Execution:
         if not isinstance(fate, NextRun):
             await self._bury(attempt, error, fate)
         elif isinstance(error, Snooze):
-            await self._put_off(attempt, fate)
-            facts = attempt.facts()
-            self._around.hub.emit(JobSnoozed(**facts, delay=fate.delay, reason=error.reason))
-        else:
-            await self._put_off(attempt, fate, error)
+            if await self._put_off(attempt, fate):
+                facts = attempt.facts()
+                self._around.hub.emit(JobSnoozed(**facts, delay=fate.delay, reason=error.reason))
+        elif await self._put_off(attempt, fate, error):
             self._around.hub.emit(JobRetried(**attempt.facts(), error=error, delay=fate.delay))
 
     async def _is_taken_over(self, attempt: Attempt) -> bool:
@@ -254,7 +261,7 @@ class Execution:
 
     async def _put_off(
         self, attempt: Attempt, following: NextRun, error: BaseException | None = None
-    ) -> None:
+    ) -> bool:
         """Store the copy that runs next; without an error the job is only waiting."""
         if self._is_tracked:
             due_at = self._around.clock.now() + timedelta(seconds=following.delay)
@@ -262,14 +269,28 @@ class Execution:
             if error is not None:
                 record = attempt.record("retrying", error=one_line(error), due_at=due_at)
             await self._around.broker.state.write(record, ttl=LIVE_TTL + following.delay)
-        await attempt.delivery.retry(attempt.copy(following.attempt), after=following.delay)
+        return await self._store_next(attempt, following, error)
 
     async def _put_off_again(self, attempt: Attempt, record: JobRecord) -> None:
         """Repeat the answer of a run whose ack, or the copy before it, did not arrive."""
         assert record.due_at is not None
-        following = record.attempt + 1 if record.state == "retrying" else record.attempt
+        attempt.number = record.attempt
+        number = record.attempt + 1 if record.state == "retrying" else record.attempt
         wait = max(0.0, (record.due_at - self._around.clock.now()).total_seconds())
-        await attempt.delivery.retry(attempt.copy(following), after=wait)
+        error = JobFailedError(record.error) if record.error else None
+        await self._store_next(attempt, NextRun(number, wait), error)
+
+    async def _store_next(
+        self, attempt: Attempt, following: NextRun, error: BaseException | None
+    ) -> bool:
+        """Store the next copy. A job that does not fit with its headers is buried: return False."""
+        copy = attempt.copy(following.attempt)
+        try:
+            await attempt.delivery.retry(copy, after=following.delay)
+        except PayloadTooLarge as refusal:
+            await self._bury(attempt, error or refusal, "too_large")
+            return False
+        return True
 
     async def _bury(self, attempt: Attempt, error: BaseException, reason: str) -> None:
         await self._burial.bury(attempt, error, reason)
@@ -282,5 +303,5 @@ class Execution:
                     waiting = attempt.record("waiting")
                     await self._around.broker.state.write(waiting, ttl=LIVE_TTL)
                 await attempt.delivery.give_back(attempt.copy(attempt.number))
-            except BrokerError as error:
+            except (BrokerError, PayloadTooLarge) as error:
                 logger.warning("%s %s: %s", attempt.message.subject, attempt.message.id, error)

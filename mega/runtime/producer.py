@@ -20,9 +20,10 @@ from mega.errors import (
 )
 from mega.events import JobEnqueued
 from mega.handles import BulkOptions, EnqueueOptions, Job
-from mega.ports import Broker, Guard, Queue, Receipt
+from mega.ports import Broker, Guard, Outcome, Queue, Receipt
 from mega.runtime.hub import Hub
 from mega.runtime.plan import Plan, plan_many, plan_one
+from mega.runtime.room import check_room
 from mega.runtime.unique import hold_key
 from mega.runtime.waiting import WaitingRecords
 from mega.wire.message import Message
@@ -31,8 +32,6 @@ from mega.wire.record import LIVE_TTL, JobRecord
 
 __all__ = ["Producer", "Target"]
 
-#: What a dead letter adds at most: 8 KiB of traceback and of text, escaped, and the rest.
-RESERVE = 40 * 1024
 #: How long a unique key is held at most when nobody frees it, beside the delay of its job.
 GUARD_TTL = 24 * 3600.0
 #: The broker certainly does not have the job.
@@ -107,7 +106,7 @@ class Producer:
         for first in range(0, len(messages), STORED_IN_A_ROW):
             part = messages[first : first + STORED_IN_A_ROW]
             outcomes = await self._store_part(target, part, plan, now)
-            errors = [outcome for outcome in outcomes if isinstance(outcome, BrokerError)]
+            errors = [outcome for outcome in outcomes if not isinstance(outcome, Receipt)]
             stored += len(part) - len(errors)
             if errors:
                 raise counted(errors[0], stored, len(messages))
@@ -131,7 +130,7 @@ class Producer:
 
     async def _store_part(
         self, target: Target, part: Sequence[Message], plan: Plan, now: datetime
-    ) -> list[Receipt | BrokerError]:
+    ) -> list[Outcome]:
         records = [first_record(message, plan, now) for message in part if target.is_tracked]
         for record in records:
             await self._records.begin(record, ttl=LIVE_TTL + plan.wait(now), is_named=False)
@@ -198,15 +197,12 @@ class Producer:
 
     def _check_size(self, message: Message, called: str = "a job") -> None:
         """Leave room for what a retry and a dead letter add. Raises: PayloadTooLarge."""
-        room = self._broker.max_size - RESERVE
         size = len(message.body)
         if message.headers:
             size += sum([len(k) + len(v) for k, v in message.headers.items()])
-        if size > room:
-            raise PayloadTooLarge(
-                f'{called} on "{message.subject}" has {size:,} bytes, the broker takes {room:,}.',
-                hint="Store the data elsewhere, and let the payload say where.",
-            )
+        called = f'{called} on "{message.subject}"'
+        hint = "Store the data elsewhere, and let the payload say where."
+        check_room(self._broker, size, called, hint=hint)
 
     def _job(self, target: Target, job_id: str, *, is_duplicate: bool = False) -> Job[Any]:
         if self._hub.wants(JobEnqueued):
@@ -232,7 +228,9 @@ def first_record(message: Message, plan: Plan, now: datetime) -> JobRecord:
     )
 
 
-def counted(error: BrokerError, stored: int, wanted: int) -> BrokerError:
+def counted(
+    error: BrokerError | PayloadTooLarge, stored: int, wanted: int
+) -> BrokerError | PayloadTooLarge:
     """Return the error with how many of the jobs are known to be stored in its text."""
     text = f"{error.args[0]} Of {wanted:,} jobs {stored:,} are known to be stored."
     return type(error)(text, hint=error.hint, where=error.where)

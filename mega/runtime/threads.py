@@ -87,10 +87,14 @@ class Work:
         self._error: BaseException | None = None
 
     def do(self, payload: Any, context: RunContext) -> None:
+        # In this order: who cancels sets `is_over` and then looks whether it is going on.
         begun, self.is_going_on = time.monotonic(), True
+        if self.is_over:  # it was cancelled on its way to the thread
+            self.is_going_on = False
+            self._left.discard(self)
+            return
         try:
-            if not self.is_over:  # it may be cancelled on its way to the thread
-                self._result = self._call(payload, context)
+            self._result = self._call(payload, context)
         except BaseException as error:
             self._error = error
         self.is_going_on = False

@@ -26,8 +26,10 @@ class WaitingRecords:
         it is used again after the duplicate window.
         """
         found = await self._store.look(record.id) if is_named else None
-        if found is None or not found.version:
+        if found is None:
             await self._store.create(record, ttl=ttl)
+        elif found.is_vacant:  # where one was withdrawn, `create` would be refused
+            await self._store.replace(record.id, record, version=found.version, ttl=ttl)
         return found
 
     async def renew(self, record: JobRecord, found: Kept | None, *, ttl: float) -> None:

@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from mega import App
-from mega.errors import PayloadTooLarge
-from mega.runtime.producer import RESERVE
+from mega.errors import JobFailedError, PayloadTooLarge
+from mega.runtime.room import RESERVE
 from tests.apps.program import Program, run_to_end, write_app
 from tests.cases.onlooker import Onlooker, body_in
 from tests.cases.served import serving
@@ -116,6 +116,46 @@ async def test_the_largest_payload_of_another_tool(
         await onlooker.publish(subject, body)
         await onlooker.wait_until_empty(subject)
         assert [body] == [body_in(letter) for letter in await onlooker.letters(subject)]
+
+
+@pytest.mark.parametrize("retries", [1, 3])
+async def test_a_job_of_another_tool_that_has_no_room_for_its_next_copy(
+    broker: str, subject: str, onlooker: Onlooker, retries: int
+) -> None:
+    """tb-03: the headers of a retry are too much for it; it ends, and comes back no more."""
+    app, runs = App("cases", broker=broker), []
+
+    @app.job(subject, retries=retries)
+    async def fail(payload: str) -> None:
+        runs.append(len(payload))
+        raise ValueError("no such customer")
+
+    body = json.dumps(text_of_size(MAX_PAYLOAD)).encode()
+    async with serving(app):
+        await onlooker.publish(subject, body)
+        await onlooker.wait_until_empty(subject)
+        (letter,) = await onlooker.letters(subject)
+    assert (body, 1) == (body_in(letter), len(runs))
+    envelope = json.loads(letter)
+    assert ("too_large", "no such customer") == (envelope["reason"], envelope["error"])
+
+
+@pytest.mark.parametrize("size", [MAX_PAYLOAD - 100, MAX_PAYLOAD, 2 * MAX_PAYLOAD])
+async def test_a_result_that_has_no_room(broker: str, subject: str, size: int) -> None:
+    """size-01: a result over the limit leaves the job done, with the reason, and is run once."""
+    app, runs = App("cases", broker=broker), []
+
+    @app.job(subject)
+    async def work() -> str:
+        runs.append(size)
+        return "x" * size
+
+    async with serving(app):
+        job = await work.enqueue()
+        record = await job.wait(timeout=20)
+        with pytest.raises(JobFailedError, match="its result has"):
+            await job.result(timeout=20)
+    assert ("done", 1) == (record.state, len(runs))
 
 
 LONG = ValueError("x" * 10_000)

@@ -177,7 +177,7 @@ async def test_a_record_is_replaced_by_its_version(bench: Bench) -> None:
     job_id = new_id()
     async with bench.broker() as broker:
         store = broker.state
-        assert Kept(None, 0) == await store.look(job_id)
+        assert Kept(None, 0, is_vacant=True) == await store.look(job_id)
         await store.write(record(job_id, "done"), ttl=TTL)
         assert "done" == await state_of(store, job_id)
         found = await store.look(job_id)
@@ -201,7 +201,11 @@ async def test_a_record_is_removed_by_its_version(bench: Bench) -> None:
         found = await store.look(job_id)
         assert await store.replace(job_id, None, version=found.version, ttl=TTL)
         assert await store.get(job_id) is None
-        assert (await store.look(job_id)).record is None
+        gone = await store.look(job_id)
+        assert (None, True) == (gone.record, gone.is_vacant)
+        waiting = record(job_id, "waiting")
+        assert await store.replace(job_id, waiting, version=gone.version, ttl=TTL)
+        assert "waiting" == await state_of(store, job_id)
 
 
 async def test_nothing_is_replaced_by_a_first_record_once(bench: Bench) -> None:

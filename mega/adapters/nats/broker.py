@@ -25,9 +25,8 @@ from mega.adapters.nats.server import EmbeddedServer
 from mega.adapters.nats.server_clock import ServerClock, utc_now
 from mega.adapters.nats.state import NatsState
 from mega.adapters.nats.streams import Streams
-from mega.errors import BrokerError
 from mega.options import BrokerUrl
-from mega.ports import Queue, Receipt, Run
+from mega.ports import Outcome, Queue, Receipt, Run
 from mega.wire.message import Message, server_id
 
 __all__ = ["NatsBroker"]
@@ -124,7 +123,7 @@ class NatsBroker:
 
     async def publish_many(
         self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
-    ) -> list[Receipt | BrokerError]:
+    ) -> list[Outcome]:
         if after:
             due_at = await self._publisher.due_in(after)
         return await self._bulk.store(

@@ -14,13 +14,12 @@ from typing import TypeAlias
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.publisher import STORED, WITHIN, Envelope, PubAck, Publisher, decode_ack
 from mega.adapters.nats.replies import Answer, Lost, is_no_responders
-from mega.errors import BrokerError, BrokerFull, BrokerUnavailable
-from mega.ports import Receipt
+from mega.errors import BrokerError, BrokerFull, BrokerUnavailable, PayloadTooLarge
+from mega.ports import Outcome, Receipt
 
 __all__ = ["Bulk"]
 
 Batch: TypeAlias = Sequence[Envelope]
-Outcome: TypeAlias = Receipt | BrokerError
 
 BATCH_ID, BATCH_NUMBER = "Nats-Batch-Id", "Nats-Batch-Sequence"
 BATCH_COMMIT = "Nats-Batch-Commit"
@@ -86,7 +85,7 @@ class Bulk:
     async def _store_one(self, envelope: Envelope) -> Outcome:
         try:
             ack = await self._publisher.store(*envelope)
-        except BrokerError as error:
+        except (BrokerError, PayloadTooLarge) as error:
             return error
         return Receipt(duplicate=ack.duplicate)
 
@@ -135,5 +134,5 @@ def cut(envelopes: Batch) -> Iterator[Batch]:
         yield envelopes[first:]
 
 
-def first_error(outcomes: list[Outcome]) -> BrokerError | None:
-    return next((each for each in outcomes if isinstance(each, BrokerError)), None)
+def first_error(outcomes: list[Outcome]) -> Outcome | None:
+    return next((each for each in outcomes if not isinstance(each, Receipt)), None)

@@ -260,10 +260,13 @@ class Client:
         self.up.set()
         for tell in self.on_up:
             tell()
-        self._resending = asyncio.create_task(self._resend(list(self.outbox.unconfirmed())))
+        again = self._resend(list(self.outbox.unconfirmed()), self._resending)
+        self._resending = asyncio.create_task(again)
 
-    async def _resend(self, unconfirmed: list[Sent]) -> None:
+    async def _resend(self, unconfirmed: list[Sent], earlier: asyncio.Task[None] | None) -> None:
         """Send again what may be lost; an ack is the last that is heard of its job."""
+        if earlier is not None:
+            await asyncio.wait({earlier})
         for others in self.before_acks:
             await others()
         with suppress(BrokerUnavailable):  # it broke again, and so will this be done again

@@ -139,11 +139,10 @@ class Leases:
         begun = lease_clock()
         if begun < self._due_at:
             return
-        if self.presence is not None and self._own is not None:
-            await self.presence.renew(self._own)
         in_hand = [*self._held, self.standstill.heard]
         deliveries = [each for held in in_hand for each in snapshot(held)]
-        if not deliveries or await self._renew_over_either(deliveries):
+        is_idle = self.presence is None and not deliveries
+        if is_idle or await self._renew_over_either(deliveries):
             self._due_at = begun + self._every
             self._repeats.forget()
             for delivery in deliveries:
@@ -153,9 +152,20 @@ class Leases:
 
     async def _renew_over_either(self, deliveries: list[NatsDelivery]) -> bool:
         within = max(SHORTEST_CONFIRMATION, self._every / 2)
-        if self._own is not None and await renew(self._own, deliveries, within):
+        if self._own is not None and await self._renew(self._own, deliveries, within):
             return True
-        return await self._on_main_loop(renew(self._main, deliveries, within), within)
+        return await self._on_main_loop(self._renew(self._main, deliveries, within), within)
+
+    async def _renew(self, client: Client, deliveries: list[NatsDelivery], within: float) -> bool:
+        """Send a beat for each delivery; return whether the server has surely taken them."""
+        if not client.up.is_set():
+            return False
+        if self.presence is not None:
+            await self.presence.renew(client)
+        with suppress(NatsError):
+            for delivery in deliveries:
+                await client.nc.publish(delivery.reply, IN_PROGRESS)
+        return await client.round_trip(within)
 
     async def _on_main_loop(self, renewing: Coroutine[None, None, bool], within: float) -> bool:
         """Run it there; a loop that is blocked for that long runs nothing."""
@@ -177,16 +187,6 @@ class Leases:
         if lapsed:
             text = "the leases of %d jobs in hand have lapsed: no connection reaches the server"
             self._repeats.say("lapsed", f"{text % lapsed}; other workers may start them too")
-
-
-async def renew(client: Client, deliveries: list[NatsDelivery], within: float) -> bool:
-    """Send a beat for each delivery; return whether the server has surely taken them."""
-    if not client.up.is_set():
-        return False
-    with suppress(NatsError):
-        for delivery in deliveries:
-            await client.nc.publish(delivery.reply, IN_PROGRESS)
-    return await client.round_trip(within)
 
 
 def snapshot(held: Mapping[Place, NatsDelivery]) -> list[NatsDelivery]:

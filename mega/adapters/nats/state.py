@@ -115,7 +115,7 @@ class NatsState:
 
     async def look(self, job_id: str) -> Kept:
         stored = await self._read(key_token(job_id))
-        return Kept(readable(stored), stored.sequence)
+        return Kept(readable(stored), stored.sequence, not stored.body)
 
     async def replace(
         self, job_id: str, record: JobRecord | None, *, version: int, ttl: float

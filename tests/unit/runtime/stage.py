@@ -86,6 +86,7 @@ class Handed:
     starts: int = 1
     headers: Mapping[str, str] | None = field(default_factory=lambda: {"Mega-Id": "1"})
     refusal: Exception | None = None
+    takes_copies: bool = True
     body: bytes = b"null"
     subject: str = "email.send"
     fallback_id: str = "email.send.1"
@@ -106,13 +107,18 @@ class Handed:
     async def ack(self) -> None:
         self._answer("ack")
 
-    async def retry(self, copy: Message, *, after: float) -> None:
-        self._answer(f"retry after {after:g} s")
+    def _take(self, copy: Message) -> None:
+        if not self.takes_copies:
+            raise TOO_LARGE
         self.copies.append(copy)
 
+    async def retry(self, copy: Message, *, after: float) -> None:
+        self._take(copy)
+        self._answer(f"retry after {after:g} s")
+
     async def give_back(self, copy: Message) -> None:
+        self._take(copy)
         self._answer("give back")
-        self.copies.append(copy)
 
     async def dead_letter(self, letter: bytes, *, letter_id: str) -> None:
         self._answer("dead letter")

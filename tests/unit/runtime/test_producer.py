@@ -13,7 +13,7 @@ from mega.adapters.memory import MemoryBroker
 from mega.errors import BrokerError, BrokerFull, BrokerUnavailable
 from mega.handles import EnqueueOptions, Job
 from mega.options import JobOptions
-from mega.ports import Guard, Queue, Receipt
+from mega.ports import Guard, Outcome, Queue, Receipt
 from mega.runtime.hub import Hub
 from mega.runtime.producer import GUARD_TTL, Producer, Target
 from mega.testing import VirtualClock
@@ -52,8 +52,8 @@ class UnsteadyBroker(MemoryBroker):
 
     async def publish_many(
         self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
-    ) -> list[Receipt | BrokerError]:
-        outcomes: list[Receipt | BrokerError] = []
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = []
         for message in messages:
             try:
                 outcomes.append(await self.publish(message, due_at=due_at, after=after))
@@ -210,6 +210,16 @@ async def test_a_refused_job_leaves_no_record(options: dict[str, Any]) -> None:
         with pytest.raises(BrokerFull):
             await bench.enqueue(**options)
         assert [] == bench.broker.state.records()
+
+
+async def test_a_job_that_was_refused_and_comes_again_has_a_record() -> None:
+    async with connected() as bench:
+        bench.broker.refusal = BrokerFull("no room.")
+        with pytest.raises(BrokerFull):
+            await bench.enqueue(id="invoice-7")
+        bench.broker.refusal = None
+        job = await bench.enqueue(id="invoice-7")
+        assert "waiting" == (await job.state()).state
 
 
 async def test_a_job_that_may_be_stored_keeps_its_record() -> None:

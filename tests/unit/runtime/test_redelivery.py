@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mega import JobContext
-from mega.events import JobDone
+from mega.control import Snooze
+from mega.events import JobDone, JobRetried, JobSnoozed
 from mega.runtime.execution import Execution
 from mega.testing import EPOCH
 from mega.wire.history import Crash, Death, encode_history
@@ -268,3 +269,35 @@ async def test_a_lapse_that_nobody_noticed_changes_nothing(stage: Stage) -> None
     delivery = Handed(lapsed=True)
     await Execution(declare(send).spec, stage.around).run(delivery)
     assert ["retry after 10 s"] == delivery.answers
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), Snooze(5)])
+async def test_a_job_whose_next_copy_does_not_fit_is_buried(stage: Stage, error: Exception) -> None:
+    """Its headers have grown, or the server's limit was lowered: it would come back for ever."""
+
+    async def send() -> None:
+        raise error
+
+    delivery = Handed(takes_copies=False)
+    await Execution(declare(send).spec, stage.around).run(delivery)
+    (letter,) = delivery.letters
+    assert ("too_large", 1) == (letter["reason"], letter["attempts"])
+    assert "failed" == (await stage.record("1")).state
+    assert [] == [event for event in stage.events if isinstance(event, JobRetried | JobSnoozed)]
+
+
+async def test_a_copy_that_does_not_fit_when_it_is_asked_for_again_is_buried(
+    stage: Stage,
+) -> None:
+    await note(stage, "retrying", due_at=EPOCH, error="ValueError: no")
+    delivery = await Poison(stage).is_handed_out(starts=2, takes_copies=False)
+    (letter,) = delivery.letters
+    assert ("too_large", "ValueError: no", 1) == tuple(
+        letter[name] for name in ("reason", "error", "attempts")
+    )
+
+
+async def test_giving_back_what_does_not_fit_leaves_it_where_it_is(stage: Stage) -> None:
+    delivery = Handed(takes_copies=False)
+    await Poison(stage).execution.give_back(delivery)
+    assert [] == delivery.answers

@@ -153,6 +153,18 @@ async def test_a_message_that_its_batch_would_make_too_large_is_refused(
     assert 2 == await stored(client)
 
 
+async def test_what_the_stream_finds_too_large_is_told_message_by_message(
+    broker: NatsBroker, client: Client
+) -> None:
+    """Someone gave the stream a limit below the server's."""
+    await broker.provide(QUEUE)
+    info = await client.api(f"STREAM.INFO.{STREAM}")
+    await client.api(f"STREAM.UPDATE.{STREAM}", info["config"] | {"max_msg_size": 500})
+    outcomes = await broker.publish_many(messages(1) + messages(1, b"x" * 1000))
+    assert [Receipt, PayloadTooLarge] == [type(outcome) for outcome in outcomes]
+    assert 1 == await stored(client)
+
+
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [

@@ -10,12 +10,15 @@ import anyio
 import pytest
 
 from mega.adapters.nats.broker import NatsBroker
+from mega.adapters.nats.buckets import last_stored
 from mega.adapters.nats.client import Client
+from mega.adapters.nats.layout import STATE
 from mega.adapters.nats.leases import Leases, snapshot
 from mega.options import JobOptions
 from mega.ports import Delivery, Queue
 from mega.wire.message import Message
-from tests.nats_server import NatsServer
+from tests.nats_server import NatsServer, free_port
+from tests.unit.adapters.nats.asking import until_answer
 from tests.waiting import until
 
 QUEUE = Queue("email.send", JobOptions(concurrency=1))
@@ -93,6 +96,23 @@ async def test_no_thread_runs_before_the_first_consume_or_after_the_end(
         assert 1 == len(lease_threads())
 
     assert [] == lease_threads()
+
+
+async def test_signs_of_life_go_over_the_main_connection_when_the_own_one_is_away(
+    broker: NatsBroker, client: Client
+) -> None:
+    """Else a live worker would count as dead, and its jobs as waiting."""
+    broker._leases.go_to(f"nats://127.0.0.1:{free_port()}", token="")
+    broker._leases.watch({})
+    await broker.attend("vm:1")
+
+    async def signs() -> int:
+        return (await last_stored(client, STATE, "worker.vm:1")).sequence
+
+    first = await signs()
+    await until_answer(signs, lambda now: now >= first + 3, what="three more signs of life")
+    assert not broker._leases.is_renewing
+    assert await broker.state.is_alive("vm:1")
 
 
 async def test_it_ends_soon_when_the_server_is_away(server: NatsServer) -> None:
