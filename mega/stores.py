@@ -71,10 +71,11 @@ class StateStore(Protocol):
         """
         ...
 
-    async def look(self, job_id: str) -> Kept:
+    async def look(self, job_id: str, *, after_writes: bool = False) -> Kept:
         """Return the record with its version, for `replace`.
 
-        It may miss what this process wrote a moment ago. Raises: BrokerUnavailable.
+        It may miss what this process wrote a moment ago, unless it is to come `after_writes`.
+        Raises: BrokerUnavailable.
         """
         ...
 
@@ -83,7 +84,8 @@ class StateStore(Protocol):
     ) -> bool:
         """Put `record`, or nothing, in the place of that version; wait for the store.
 
-        False: somebody wrote since, and that stays. Raises: BrokerUnavailable.
+        False: somebody wrote since, and that stays.
+        Raises: BrokerUnavailable, BrokerFull, PayloadTooLarge.
         """
         ...
 

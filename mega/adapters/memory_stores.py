@@ -54,7 +54,7 @@ class MemoryState:
     async def flush(self) -> None:
         await checkpoint()
 
-    async def look(self, job_id: str) -> Kept:
+    async def look(self, job_id: str, *, after_writes: bool = False) -> Kept:
         record = self._find(job_id)
         return Kept(record, self._kept[job_id][2] if record else 0, record is None)
 

@@ -19,7 +19,8 @@ __all__ = ["Attempt"]
 class Attempt:
     """A delivery with its message, the number of this run, and how many there may be.
 
-    `worker` is the process that runs it; `fault` says why the message can't be read.
+    `worker` is the process that runs it; `fault` says why the message can't be read. `version`
+    is that of the job's record, where it was looked at before the start.
     """
 
     delivery: Delivery
@@ -28,8 +29,14 @@ class Attempt:
     limit: int
     worker: str
     fault: PayloadError | None = None
+    version: int | None = None
     started_at: datetime | None = None
     stamp: datetime | None = field(default=None, init=False)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nobody can have begun the job before, so that no record needs a look."""
+        return self.delivery.starts == 1 and not self.message.copies and not self.is_extra
 
     @property
     def is_extra(self) -> bool:
@@ -85,10 +92,26 @@ class Attempt:
         is_from_a_run = record.started_at is not None and record.due_at is not None
         return is_from_a_run and record.copies == self.message.copies
 
+    def may_go_on(self, record: JobRecord) -> bool:
+        """Whether that run goes on if its worker lives: no lease has ended for this hand-over.
+
+        A worker that was cut off may store the next copy so late that its own was handed to
+        another worker before.
+        """
+        is_of_this_copy = record.copies == self.message.copies
+        return is_running(record) and not (is_of_this_copy and self.delivery.starts > 1)
+
     def learn_from(self, record: JobRecord) -> None:
         """Take over what earlier starts left; one that is `running` died with its worker."""
         crashes = record.crashes
-        if record.state == "running" and record.error is None:
+        if is_running(record):
             crash = Crash(number=record.attempt, worker=record.worker, started_at=record.started_at)
             crashes = with_latest(crashes, crash)
         self.message = self.message.but(crashes=crashes)
+        if record.state in ("running", "retrying"):
+            self.number = max(self.number, record.attempt + 1)
+
+
+def is_running(record: JobRecord) -> bool:
+    """Whether a handler was called and has not ended yet, or died with its worker."""
+    return record.state == "running" and record.error is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from contextvars import copy_context
 from datetime import timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from mega.control import Snooze
 from mega.declare.registry import JobSpec
 from mega.errors import (
     BrokerError,
+    BrokerFull,
     JobFailedError,
     PayloadError,
     PayloadTooLarge,
@@ -28,7 +30,7 @@ from mega.runtime.attempt import Attempt
 from mega.runtime.burial import Burial
 from mega.runtime.calling import caller
 from mega.runtime.isolation import is_closing, isolated
-from mega.runtime.redelivery import crash_error, failed_before, may_begin
+from mega.runtime.redelivery import crash_error, failed_before, may_begin, wait_for
 from mega.runtime.retry import NextRun, fate_of, max_attempts
 from mega.runtime.room import check_room
 from mega.runtime.surroundings import Surroundings
@@ -41,6 +43,10 @@ __all__ = ["Execution"]
 logger = logging.getLogger("mega.job")
 
 GIVE_BACK_SECONDS = 5.0
+
+
+class Overtaken(Exception):
+    """Somebody wrote the job's record since it was looked at."""
 
 
 class Execution:
@@ -79,11 +85,12 @@ class Execution:
     async def _run(self, delivery: Delivery) -> None:
         try:
             attempt = self._open(delivery)
-            is_first = delivery.starts == 1 and not attempt.is_extra
             if attempt.fault is not None:
                 await self._bury(attempt, attempt.fault, "malformed")
-            elif is_first or await self._may_start_again(attempt):
+            elif attempt.is_first:
                 await self._attempt(attempt)
+            else:
+                await self._run_again(delivery)
         except BrokerError as error:
             logger.error("%s: %s; the job comes back by itself", self._spec.subject, error)
         except Exception:
@@ -101,32 +108,49 @@ class Execution:
         number = message.attempt + delivery.starts - 1
         return Attempt(delivery, message, number, max_attempts(message, self._spec.options), worker)
 
-    async def _may_start_again(self, attempt: Attempt) -> bool:
-        """Answer a redelivery that must not run: it has ended, or it kills its worker."""
-        record = await self._record_of(attempt)
-        if record is not None and attempt.was_answered(record):
+    async def _run_again(self, delivery: Delivery) -> None:
+        """Run what may have begun before, as far as its record allows."""
+        while True:
+            attempt = self._open(delivery)
+            with suppress(Overtaken):
+                record = await self._record_of(attempt)
+                if record is not None and await self._is_answered(attempt, record):
+                    return
+                if may_begin(attempt, record, is_tracked=self._is_tracked):
+                    await self._attempt(attempt)
+                else:
+                    await self._bury(attempt, crash_error(attempt), "crashed")
+                return
+
+    async def _is_answered(self, attempt: Attempt, record: JobRecord) -> bool:
+        """Answer a hand-over that must not run: the job has ended, or is another one's."""
+        if attempt.was_answered(record):
             await attempt.delivery.ack()
             if record.is_final:
                 await free_key(self._around.broker, attempt.message)
-            return False
-        if record is not None and attempt.put_off_by(record):
-            await self._put_off_again(attempt, record)
-            return False
-        if record is not None:
-            attempt.learn_from(record)
-            if failure := failed_before(record, attempt):
-                await self._bury(attempt, *failure)
-                return False
-        if may_begin(attempt, record, is_tracked=self._is_tracked):
             return True
-        await self._bury(attempt, crash_error(attempt), "crashed")
+        if attempt.put_off_by(record):
+            await self._put_off_again(attempt, record)
+            return True
+        if attempt.may_go_on(record) and await self._is_alive(record):
+            wait = wait_for(attempt, record)
+            await self._store_next(attempt, NextRun(attempt.number, wait), None)
+            return True
+        attempt.learn_from(record)
+        if failure := failed_before(record, attempt):
+            await self._bury(attempt, *failure)
+            return True
         return False
 
     async def _record_of(self, attempt: Attempt) -> JobRecord | None:
         if not self._is_tracked:
             return None
-        record = await self._around.broker.state.get(attempt.message.id)
-        return record if record is not None and attempt.is_of(record) else None
+        kept = await self._around.broker.state.look(attempt.message.id, after_writes=True)
+        attempt.version = kept.version
+        return kept.record if kept.record is not None and attempt.is_of(kept.record) else None
+
+    async def _is_alive(self, record: JobRecord) -> bool:
+        return record.worker is not None and await self._around.broker.state.is_alive(record.worker)
 
     async def _attempt(self, attempt: Attempt) -> None:
         try:
@@ -185,21 +209,30 @@ class Execution:
         if self._is_tracked:
             attempt.started_at = self._around.clock.now()
             record = attempt.record("running")
-            await self._around.broker.state.write(record, ttl=LIVE_TTL)
-            if attempt.number >= attempt.limit and not await self._is_noted(attempt, record):
+            if attempt.version is None:
+                await self._around.broker.state.write(record, ttl=LIVE_TTL)
+                if attempt.number >= attempt.limit:
+                    await self._around.broker.state.flush()
+            elif not await self._is_noted(attempt, record) and attempt.is_extra:
                 return False
         if self._around.hub.wants(JobStarted):
             self._around.hub.emit(JobStarted(**attempt.facts()))
         return True
 
     async def _is_noted(self, attempt: Attempt, record: JobRecord) -> bool:
-        """Make sure that the start will be known, should the worker die in it."""
-        state = self._around.broker.state
-        if not attempt.is_extra:
-            await state.flush()
-            return True
-        kept = await state.get(record.id)
-        return kept is not None and kept.started_at == record.started_at
+        """Note a start over the record that allowed it; False without room for records.
+
+        Raises: Overtaken, when somebody wrote since, who may have begun the job.
+        """
+        assert attempt.version is not None
+        try:
+            state = self._around.broker.state
+            if not await state.replace(record.id, record, version=attempt.version, ttl=LIVE_TTL):
+                raise Overtaken
+        except BrokerFull:
+            attempt.version = None
+            return False
+        return True
 
     async def _succeeded(self, attempt: Attempt, result: Any, begun: float) -> None:
         has_lapsed = self._note_lapse(attempt)
@@ -241,7 +274,8 @@ class Execution:
         return encoded
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
-        if self._note_lapse(attempt) and await self._is_taken_over(attempt):
+        self._note_lapse(attempt)
+        if await self._is_taken_over(attempt):
             return
         error = sole_error(error)
         fate = fate_of(error, attempt.number, attempt.message, self._spec.options)
@@ -255,9 +289,13 @@ class Execution:
             self._around.hub.emit(JobRetried(**attempt.facts(), error=error, delay=fate.delay))
 
     async def _is_taken_over(self, attempt: Attempt) -> bool:
-        """Whether another worker began the job since; what becomes of it is that one's answer."""
+        """Whether another worker began or ended the job since; its fate is that one's answer."""
+        if attempt.version is None and not attempt.delivery.lapsed:
+            return False
         record = await self._record_of(attempt)
-        return record is not None and record.started_at != attempt.started_at
+        if record is None:
+            return False
+        return record.is_final or record.started_at != attempt.started_at
 
     async def _put_off(
         self, attempt: Attempt, following: NextRun, error: BaseException | None = None
@@ -300,6 +338,8 @@ class Execution:
         with anyio.CancelScope(shield=True), anyio.move_on_after(GIVE_BACK_SECONDS):
             try:
                 if self._is_tracked and attempt.started_at is not None:
+                    if await self._is_taken_over(attempt):
+                        return
                     waiting = attempt.record("waiting")
                     await self._around.broker.state.write(waiting, ttl=LIVE_TTL)
                 await attempt.delivery.give_back(attempt.copy(attempt.number))

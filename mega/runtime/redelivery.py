@@ -11,7 +11,9 @@ from mega.errors import JobFailedError
 from mega.runtime.attempt import Attempt
 from mega.wire.record import JobRecord
 
-__all__ = ["crash_error", "failed_before", "may_begin"]
+__all__ = ["crash_error", "failed_before", "may_begin", "wait_for"]
+
+FIRST_WAIT, LONGEST_WAIT, MOST_DOUBLINGS = 1.0, 60.0, 6
 
 
 def may_begin(attempt: Attempt, record: JobRecord | None, *, is_tracked: bool) -> bool:
@@ -47,3 +49,12 @@ def crash_error(attempt: Attempt) -> JobFailedError:
         runs = "a run" if len(crashes) == 1 else f"{len(crashes)} runs"
         cause = f"its worker died in {runs}, the last was {crashes[-1].worker}"
     return JobFailedError(f"it was handed out {times} and never ended: {cause}.")
+
+
+def wait_for(attempt: Attempt, record: JobRecord) -> float:
+    """Return in how many seconds to look again after a run that still goes on.
+
+    Each look stores one more copy, so the copies since that run's count the looks.
+    """
+    looks = attempt.message.copies - record.copies - 1
+    return min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** max(0, min(looks, MOST_DOUBLINGS)))

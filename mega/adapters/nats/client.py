@@ -242,6 +242,7 @@ class Client:
         self.replies.attach(self.nc)
 
     async def _went_down(self) -> None:
+        drop_unsent(self.nc)
         if not self.up.is_set():
             return
         self.up.clear()
@@ -320,3 +321,13 @@ class Client:
             for interest in list(self.interests):
                 await interest.renew(self.nc)
             await self._came_up()
+
+
+def drop_unsent(nc: NatsClient) -> None:
+    """Empty nats-py's buffer, which it would send when it is connected again.
+
+    A record in it would be put in the place of what other workers wrote meanwhile. What is to
+    be sent again is in the outbox, or asked again.
+    """
+    nc._pending = []
+    nc._pending_data_size = 0

@@ -193,7 +193,7 @@ class Consumption:
             self._look_again()
         elif delivery.arrived_at <= self._standstill.sure_until:
             self._take_in(delivery)
-        elif self._standstill.may_be_over(delivery) and not self._standstill.was_heard(place):
+        elif self._standstill.may_be_over(delivery) and not self._standstill.was_heard(delivery):
             self._do(self._begin_if_heard(delivery))
         else:
             self._take_in(delivery)
@@ -204,7 +204,7 @@ class Consumption:
         It is another worker's then, or comes back by itself.
         """
         await asyncio.sleep(GRACE)  # this connection may be faster than the one that listens
-        if self._standstill.was_heard(delivery.place):
+        if self._standstill.was_heard(delivery):
             self._take_in(delivery)
         else:
             self._leave(delivery)

@@ -127,6 +127,10 @@ class NatsDelivery:
         self._has_lapsed = self.lapsed
         self._renewed_at = at
 
+    def take_lease_of(self, earlier: NatsDelivery) -> None:
+        """Count this hand-over's lease as that of the one that was heard of before."""
+        self._renewed_at, self._has_lapsed = earlier._renewed_at, earlier._has_lapsed
+
     @property
     def fallback_id(self) -> str:
         return f"{self._desk.queue.subject}-{self.place[0]}-{self.place[1]}"

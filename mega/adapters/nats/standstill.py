@@ -59,9 +59,12 @@ class Standstill:
             return True
         return self._turns_since < READ_WITHIN and self._lasted > longest
 
-    def was_heard(self, place: Place) -> bool:
-        """Whether its lease was renewed meanwhile; the answer is given once."""
-        return self.heard.pop(place, None) is not None
+    def was_heard(self, delivery: NatsDelivery) -> bool:
+        """Whether its lease was renewed meanwhile, which then is its own; asked once."""
+        heard = self.heard.pop(delivery.place, None)
+        if heard is not None:
+            delivery.take_lease_of(heard)
+        return heard is not None
 
     async def look(self, client: Client | None) -> None:
         """Listen by that connection as long as the loop doesn't turn."""

@@ -45,6 +45,8 @@ FLUSH_WITHIN = 2.0
 MOST_UNSETTLED = 2000
 LOOKS_AFTER = (0, 0.01, 0.05, 0.25, 1.0)
 REPEATS_AT_ONCE, REPEAT_AFTER = 16, 1.0
+#: JetStream may need some seconds after a server's start.
+REPEATED_WITHIN = 5.0
 
 
 class NatsState:
@@ -53,20 +55,21 @@ class NatsState:
     def __init__(self, client: Client, publisher: Publisher) -> None:
         self._client = client
         self._publisher = publisher
-        self._unsettled = 0
+        self._written = self._settled = 0
+        self._settling = asyncio.Lock()
         self._last = LastRecords()
         self._unsure: Outbox[str] = Outbox()
         self._missing: dict[str, None] = {}
         self._repeating: asyncio.Task[None] | None = None
         client.on_answer.append(self._unsure.confirm)
         client.on_up.append(self._begin_to_repeat)
-        client.before_acks.append(self._have_repeated)
+        client.before_acks.append(lambda: self._have_repeated(REPEATED_WITHIN))
 
     async def create(self, record: JobRecord, *, ttl: float) -> None:
-        if self._unsettled >= MOST_UNSETTLED:
+        if self._written - self._settled >= MOST_UNSETTLED:
             await self._settle()
         headers = {TTL: whole_seconds(ttl), EXPECTED_SEQUENCE: "0"}
-        self._unsettled += 1
+        self._written += 1
         await self._client.tell(subject_of(record.id), encode_record(record), headers=headers)
 
     async def write(self, record: JobRecord, *, ttl: float) -> None:
@@ -77,7 +80,7 @@ class NatsState:
             self._missing[record.id] = None
             return
         self._unsure.keep(record.id)
-        self._unsettled += 1
+        self._written += 1
         headers = {TTL: whole_seconds(ttl)}
         await self._client.publish(subject_of(record.id), body, headers=headers)
 
@@ -113,8 +116,9 @@ class NatsState:
         if unsent(client.nc) and not await client.round_trip(FLUSH_WITHIN):
             raise client.unavailable("nothing can be sent")
 
-    async def look(self, job_id: str) -> Kept:
-        stored = await self._read(key_token(job_id))
+    async def look(self, job_id: str, *, after_writes: bool = False) -> Kept:
+        read = self._read_own_writes if after_writes else self._read
+        stored = await read(key_token(job_id))
         return Kept(readable(stored), stored.sequence, not stored.body)
 
     async def replace(
@@ -141,7 +145,7 @@ class NatsState:
         try:
             # A write that came right before our interest is not heard, and may not be stored
             # yet either: it is, once something of ours behind it is.
-            self._unsettled += 1
+            self._written += 1
             yield follower.records(await self._read_own_writes(token))
         finally:
             second_look.cancel()
@@ -149,20 +153,22 @@ class NatsState:
             await interest.stop()
 
     async def close(self) -> None:
-        """Repeat nothing more."""
+        """Repeat what is left to repeat, if the server is there, and nothing more."""
         if self._repeating is not None:
+            if self._client.up.is_set():
+                await self._have_repeated(REPEATED_WITHIN)
             self._repeating.cancel()
             await asyncio.wait({self._repeating})
 
     def _begin_to_repeat(self) -> None:
         self._missing.update(dict.fromkeys(self._unsure.unconfirmed()))
         if self._missing and (self._repeating is None or self._repeating.done()):
-            self._unsettled += 1
+            self._written += 1
             self._repeating = asyncio.create_task(self._repeat_all())
 
-    async def _have_repeated(self) -> None:
+    async def _have_repeated(self, within: float) -> None:
         if self._repeating is not None:
-            await asyncio.wait({self._repeating}, timeout=SETTLED_AFTER)
+            await asyncio.wait({self._repeating}, timeout=within)
 
     async def _repeat_all(self) -> None:
         await asyncio.gather(*(self._repeat_each() for _ in range(REPEATS_AT_ONCE)))
@@ -179,7 +185,7 @@ class NatsState:
                 logger.warning("the record of job %s is lost: %s", job_id, one_line(error))
 
     async def _read_own_writes(self, token: str) -> Stored:
-        if self._unsettled:
+        if self._settled < self._written:
             await self._settle()
         return await self._read(token)
 
@@ -187,13 +193,13 @@ class NatsState:
         """Return when all is stored that was written before."""
         # The server reads and stores in different goroutines: a read right behind a write
         # overtook it in 9 of 10 cases (nats-server 2.15.1). Stores stay in order.
-        await self._have_repeated()
-        written, self._unsettled = self._unsettled, 0  # a write meanwhile needs its own
-        try:
-            await self._publisher.store(BARRIER, b"", {TTL: MARKER_TTL, **DELETED})
-        except BaseException:
-            self._unsettled += written
-            raise
+        await self._have_repeated(SETTLED_AFTER)
+        written = self._written
+        async with self._settling:  # who waits here finds it done
+            if self._settled < written:
+                written = self._written
+                await self._publisher.store(BARRIER, b"", {TTL: MARKER_TTL, **DELETED})
+                self._settled = written
 
     async def _read(self, token: str) -> Stored:
         return await last_stored(self._client, STATE, token)

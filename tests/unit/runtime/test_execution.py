@@ -16,7 +16,7 @@ from mega.context import JobContext
 from mega.events import JobDeadLettered, JobRetried
 from mega.runtime.execution import Execution
 from mega.testing import EPOCH
-from tests.unit.runtime.stage import AWAY, TOO_LARGE, Handed, Stage, declare
+from tests.unit.runtime.stage import AWAY, Handed, Stage, declare
 
 
 class Unprintable(Exception):
@@ -349,19 +349,18 @@ async def test_a_done_job_of_the_same_id_is_another_one(stage: Stage) -> None:
     assert [1, 1] == ran
 
 
-@pytest.mark.parametrize("refusal", [AWAY, TOO_LARGE])
-async def test_a_retry_that_is_refused_leaves_the_job_where_it_is(
-    stage: Stage, caplog: pytest.LogCaptureFixture, refusal: Exception
+async def test_a_retry_while_the_broker_is_away_leaves_the_job_where_it_is(
+    stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def send() -> None:
         raise ValueError("no")
 
-    delivery = Handed(refusal=refusal)
+    delivery = Handed(refusal=AWAY)
     await Execution(declare(send).spec, stage.around).run(delivery)
     await stage.clock.advance(0)
     assert [] == delivery.answers
     assert JobRetried not in [type(event) for event in stage.events]
-    assert f"{refusal}; the job comes back by itself" in caplog.text
+    assert f"{AWAY}; the job comes back by itself" in caplog.text
 
 
 async def test_giving_back_to_a_broker_that_is_away_ends_with_the_cancellation(

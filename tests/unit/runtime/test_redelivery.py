@@ -9,7 +9,9 @@ import pytest
 
 from mega import JobContext
 from mega.control import Snooze
+from mega.errors import BrokerFull
 from mega.events import JobDone, JobRetried, JobSnoozed
+from mega.ports import Kept
 from mega.runtime.execution import Execution
 from mega.testing import EPOCH
 from mega.wire.history import Crash, Death, encode_history
@@ -125,10 +127,10 @@ async def test_a_record_that_can_not_be_kept_makes_up_for_nothing(
 ) -> None:
     """Or poison would run for ever where the bucket of records refuses all writes."""
 
-    async def refuse(record: JobRecord, *, ttl: float) -> None:
-        return
+    async def refuse(*args: Any, **options: Any) -> bool:
+        raise BrokerFull("there is no room for records.")
 
-    monkeypatch.setattr(stage.broker.state, "write", refuse)
+    monkeypatch.setattr(stage.broker.state, "replace", refuse)
     job = Poison(stage, retries=0)
     delivery = await job.is_handed_out(starts=2)
     assert [] == job.runs
@@ -149,7 +151,7 @@ async def test_an_untracked_job_is_buried_by_the_count_alone(stage: Stage) -> No
 
 async def test_a_copy_with_too_high_a_number_is_judged_as_well(stage: Stage) -> None:
     """A worker that drains gives a hand-over back as a fresh copy, with what it has counted."""
-    await note(stage, "running", 1)
+    await note(stage, "running", 1, worker=None)
     job = Poison(stage, retries=0)
     delivery = await job.is_handed_out(headers={"Mega-Id": "1", "Mega-Attempt": "2"})
     assert [] == job.runs
@@ -225,6 +227,66 @@ async def test_a_copy_that_asked_for_the_next_run_asks_again_and_runs_no_more(
     (copy,) = delivery.copies
     assert (["retry after 7 s"], []) == (delivery.answers, job.runs)
     assert (following, 1) == (copy.attempt, copy.copies)
+
+
+async def test_a_later_copy_waits_for_the_run_of_an_earlier_one(stage: Stage) -> None:
+    """Its worker was cut off when it stored the copy, so that another one had begun its own."""
+    job = Poison(stage, retries=3)
+    await note(stage, "running", 2)
+    waits = []
+    for copies in ("1", "2", "3", "40"):
+        headers = {"Mega-Id": "1", "Mega-Attempt": "2", "Mega-Copies": copies}
+        delivery = await job.is_handed_out(headers=headers)
+        (copy,) = delivery.copies
+        assert (2, int(copies) + 1) == (copy.attempt, copy.copies)
+        waits += delivery.answers
+    assert [f"retry after {seconds} s" for seconds in (1, 2, 4, 60)] == waits
+    await note(stage, "retrying", 2, due_at=EPOCH)
+    headers = {"Mega-Id": "1", "Mega-Attempt": "2", "Mega-Copies": "41"}
+    await job.is_handed_out(headers=headers)
+    assert [3] == job.runs
+
+
+async def test_a_later_copy_runs_when_the_worker_of_the_earlier_run_is_dead(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_alive(worker: str) -> bool:
+        return worker != "host:7"
+
+    monkeypatch.setattr(stage.broker.state, "is_alive", is_alive)
+    await note(stage, "running")
+    job = Poison(stage, retries=3)
+    headers = {"Mega-Id": "1", "Mega-Attempt": "2", "Mega-Copies": "1"}
+    assert ["ack"] == (await job.is_handed_out(headers=headers)).answers
+    assert ([2], (CRASH,)) == (job.runs, (await stage.record("1")).crashes)
+
+
+async def test_a_copy_that_was_stored_twice_runs_once(stage: Stage) -> None:
+    """The server forgets an id after the duplicate window, and a publish may be older."""
+    job = Poison(stage, retries=3)
+    await note(stage, "retrying", due_at=EPOCH)
+    headers = {"Mega-Id": "1", "Mega-Attempt": "2", "Mega-Copies": "1"}
+    for _ in range(2):
+        assert ["ack"] == (await job.is_handed_out(headers=headers)).answers
+    assert [2] == job.runs
+
+
+async def test_who_begins_last_looks_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two copies of a job came at the same time, and another worker was faster."""
+    store = stage.broker.state
+    look = store.look
+
+    async def be_overtaken(job_id: str, *, after_writes: bool = False) -> Kept:
+        found = await look(job_id, after_writes=after_writes)
+        monkeypatch.setattr(store, "look", look)
+        await note(stage, "running", 2, copies=1)
+        return found
+
+    monkeypatch.setattr(store, "look", be_overtaken)
+    await note(stage, "running")
+    job = Poison(stage, retries=3)
+    assert ["ack"] == (await job.is_handed_out(starts=2)).answers
+    assert [] == job.runs
 
 
 async def test_a_delayed_job_that_nobody_began_runs(stage: Stage) -> None:
