@@ -7,7 +7,8 @@
    cut off, or the server was frozen or away, for longer than a renewal can wait
    (`Fault.is_harmless`); or the server was killed during the run, as it then forgets the
    hand-overs and renewals of its last moment. A connection that is cut and may come back at
-   once ends no lease.
+   once ends no lease. Nor may it when a third worker lost its lease and what it had sent came
+   late: its next copy of an untracked job, or its record of a tracked one.
 3. **Never handed out again without a reason.** A copy of a job is handed out again only after
    something was done to the worker that had it, or to the server, or while a handler blocked the
    worker's event loop, so that nobody took what came.
@@ -25,11 +26,12 @@
 9. **One job of a unique key at a time.** None begins between the first start of another one of
    its key and the end of that one, by whatever it ends.
 10. **A record tells the end.** When a tracked job is done or a dead letter, its record says so,
-   unless it was begun once more after that.
+   unless it was begun once more after that, or what another worker had sent before came later.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -106,7 +108,16 @@ def may_overlap(history: History, first: Run, second: Run) -> bool:
         since = first.start if fault.is_server_kill else second.start - ACK_WAIT - MOMENT
         if not fault.is_harmless and fault.touches(since, second.start, after=RECOVERY):
             return True
-    return False
+    placed = history.placed[first.job_id]
+    earlier = [run for run in history.runs_of(first.job_id) if run.start < first.start]
+    if placed.is_tracked:
+        return bool(earlier) and history.came_late(first.job_id, first.start, second.start)
+    return any(was_cut_off(history, run, second.start) for run in earlier)
+
+
+def was_cut_off(history: History, run: Run, until: float) -> bool:
+    faults = history.faults_of(history.slot_of(run))
+    return any(not fault.is_harmless and fault.touches(run.start, until) for fault in faults)
 
 
 def handed_again(history: History, placed: Placed) -> Iterator[str]:
@@ -202,7 +213,9 @@ def record(history: History, placed: Placed) -> Iterator[str]:
     state, runs = history.states.get(placed.job_id), history.runs_of(placed.job_id)
     was_done = any(run.outcome == "done" for run in runs)
     ends = ["done"] * was_done + ["failed"] * bool(history.letters_of(placed.job_id))
-    was_late = any(run.start > history.over_at(placed.job_id) for run in runs)
+    over_at = history.over_at(placed.job_id)
+    was_late = any(run.start > over_at for run in runs)
+    was_late = was_late or history.came_late(placed.job_id, over_at, math.inf)
     if state is not None and ends and state not in ends and not was_late:
         yield f"its record says {state!r}, and it is {' and '.join(ends)}"
 

@@ -168,8 +168,9 @@ class Faults:
     def _blackhole(self) -> None:
         name, proxy = self._link()
         direction: Direction | None = self._draw.choice([None, "up", "down"])
-        if self._begin("blackhole", name, lambda: proxy.blackhole(direction)):
-            undo: Act = proxy.heal if self._draw.random() < 0.5 else partial(lose, proxy)
+        what: Trouble = self._draw.choice(["blackhole", "hold"])
+        if self._begin(what, name, lambda: proxy.blackhole(direction)):
+            undo: Act = proxy.heal if what == "hold" else partial(lose, proxy)
             self._end_in(self._draw.uniform(0.2, 2 * ACK_WAIT), name, undo)
 
     def _refuse(self) -> None:

@@ -27,7 +27,7 @@ RECOVERY = 5.0
 
 Outcome: TypeAlias = Literal["done", "error", "cancelled"]
 Trouble: TypeAlias = Literal[
-    "kill", "stop", "freeze", "stall", "cut", "flap", "blackhole", "refuse"
+    "kill", "stop", "freeze", "stall", "cut", "flap", "blackhole", "hold", "refuse"
 ]
 
 
@@ -201,14 +201,16 @@ class History:
 
     def stood_still(self, slot: str, since: float, until: float) -> bool:
         """Whether a handler blocked the event loop of the slot's process then."""
-        blocking = (
-            run
-            for job_id, runs in self.runs.items()
-            if job_id in self.placed and self.placed[job_id].subject == "chaos.blocking"
-            for run in runs
-            if self.slot_of(run) == slot
-        )
-        return any(run.start <= until and since <= self.end_of(run) for run in blocking)
+        return any(True for _ in self.standing_still(slot, since, until))
+
+    def standing_still(self, slot: str, since: float, until: float) -> Iterator[Run]:
+        """Yield the runs that blocked the event loop of the slot's process then."""
+        for job_id, runs in self.runs.items():
+            if job_id in self.placed and self.placed[job_id].subject == "chaos.blocking":
+                for run in runs:
+                    is_then = run.start <= until and since <= self.end_of(run)
+                    if is_then and self.slot_of(run) == slot:
+                        yield run
 
     def trouble(self, job_id: str) -> int:
         """Count what may cost one start more: runs and enqueues that met a fault.
@@ -217,12 +219,32 @@ class History:
         tried again after the server was killed, which then forgets the ids of jobs that ended.
         """
         met = sum(
-            self.has_met(self.slot_of(run), run.start, self.end_of(run) + MOMENT, after=MOMENT)
+            self.has_met(self.slot_of(run), run.start, self.sent_at(run) + MOMENT, after=MOMENT)
             for run in self.runs_of(job_id)
         )
         tries = self.placed[job_id].tries if job_id in self.placed else []
         kills = [fault.begin for fault in self.faults if fault.is_server_kill]
         return met + sum(any(tries[0] <= kill <= later for kill in kills) for later in tries[1:])
+
+    def sent_at(self, run: Run) -> float:
+        """Return when the run's answer has left its process, whose event loop may stand still."""
+        end = self.end_of(run)
+        still = self.standing_still(self.slot_of(run), end - MOMENT, end)
+        return max([end, *(self.end_of(blocking) for blocking in still)])
+
+    def came_late(self, job_id: str, since: float, until: float) -> bool:
+        """Whether what a worker sent of the job may have come then, and not when it was sent.
+
+        It got the job, and then it was frozen, or what it sent was held up.
+        """
+        slots = {passing.slot for passing in self.passings.get(job_id, ())}
+        slots |= {self.slot_of(run) for run in self.runs.get(job_id, ())}
+        return any(
+            fault.what in ("freeze", "hold", "stall") and since <= fault.end + MOMENT
+            for slot in slots
+            for fault in self.faults_of(slot)
+            if fault.target != "server" and fault.begin <= until
+        )
 
     def runs_of(self, job_id: str) -> list[Run]:
         """Return the job's runs in the order of their starts."""

@@ -107,6 +107,21 @@ def test_two_runs_at_the_same_time_are_allowed_when_the_lease_may_have_ended(
     assert is_allowed == ("twice" not in rules(history(*OVERLAP, faults=[fault])))
 
 
+@pytest.mark.parametrize(
+    ("fault", "is_allowed"),
+    [
+        (Fault("hold", "worker-1", 2, 5), True),
+        (Fault("blackhole", "worker-1", 2, 5), False),
+        (Fault("hold", "worker-3", 2, 5), False),
+    ],
+)
+def test_a_third_worker_may_have_sent_its_record_late(fault: Fault, is_allowed: bool) -> None:
+    """And so let a copy begin while another worker had begun the one before it again."""
+    late = history(run(1, 1, 2, "error"), run(2, 4, 9, slot=2), run(2, 5, 8, slot=2))
+    late.faults.append(fault)
+    assert is_allowed == ("twice" not in rules(late))
+
+
 def test_a_run_whose_worker_was_killed_is_over() -> None:
     killed = history(run(1, 1, FAR, None), run(2, 5, 6, slot=2))
     killed.lives["worker-1.1"] = Life("worker-1.1", "worker-1", 0, 2, "kill", -9)
@@ -133,6 +148,15 @@ def test_a_done_job_runs_again_only_after_a_fault_that_may_have_lost_its_ack() -
     assert ["again"] == rules(history(*runs))
     assert [] == check(history(*runs, faults=[Fault("cut", "worker-1", 2.1, 2.2)]))
     assert ["again"] == rules(history(*runs, faults=[Fault("cut", "worker-1", 30, 31)]))
+
+
+def test_an_answer_that_waits_for_a_blocked_event_loop_may_get_lost() -> None:
+    runs = [run(1, 1, 2), run(2, 5, 6, slot=2)]
+    late = history(*runs, faults=[Fault("cut", "worker-1", 3.8, 3.9)])
+    assert ["again"] == rules(late)
+    late.placed["2"] = Placed("2", "chaos.blocking", tries=[0.0])
+    late.runs["2"] = [Run("2", "worker-1.1", 1, 1.5, 3.5, "done")]
+    assert [] == check(late)
 
 
 def test_a_run_above_the_last_attempt_is_found() -> None:
@@ -208,6 +232,10 @@ def test_a_record_that_does_not_tell_the_end_is_found() -> None:
     done = history(run(1, 1, 5))
     done.states[JOB] = "running"
     assert ["record"] == rules(done)
+    done.faults.append(Fault("hold", "worker-2", 2, 6))
+    assert ["record"] == rules(done)
+    done.passings[JOB] = [hand_over(1, 1, slot=2)]
+    assert [] == check(done)
     done.states[JOB] = "done"
     assert [] == check(done)
 
