@@ -13,6 +13,7 @@ from nats.errors import Error as NatsError
 
 from mega.adapters.nats.complaints import Complaints, explain, is_refusal
 from mega.adapters.nats.credentials import login, require_nkeys
+from mega.adapters.nats.transport import Transport
 from mega.errors import BrokerError, BrokerTooOld
 from mega.options import BrokerUrl
 
@@ -51,7 +52,7 @@ class Dialing:
     def __init__(self, url: BrokerUrl, complaints: Complaints) -> None:
         self._url = url
         self._complaints = complaints
-        self._nc = NatsClient()
+        self._nc = Transport()
         self._is_done = False
         self._cause = "no answer"
         self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
