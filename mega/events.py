@@ -107,8 +107,9 @@ class JobFailed(JobEvent):
     """The job will not run again by itself.
 
     `phase` says why: `retries` (the last attempt failed), `rejected` (another run can't help),
-    `crashed` (it killed its workers), `payload` or `malformed` (it can't be read). Or it is
-    `dead_letter`: `error` kept the dead letter from being stored, which is tried again.
+    `crashed` (it killed its workers), `payload` or `malformed` (it can't be read), `too_large`
+    (the broker has no room for its next copy). Or it is `dead_letter`: `error` kept the dead
+    letter from being stored, which is tried again.
     """
 
     kind: ClassVar[str] = "job.fail"

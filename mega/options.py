@@ -5,6 +5,7 @@ Durations are seconds (`float`) or `timedelta`, and are kept as seconds.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -133,13 +134,18 @@ def to_retry_on(value: Any) -> Callable[[Exception], bool]:
     kinds = value if isinstance(value, tuple) else (value,)
     if kinds and all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return lambda error: isinstance(error, kinds)
-    if callable(value) and not isinstance(value, type):
+    if callable(value) and not isinstance(value, type) and not is_async(value):
         return cast("Callable[[Exception], bool]", value)
     raise BadOption(
         f"retry_on={value!r} doesn't say which errors are retried.",
-        hint="Give it exception classes, such as (OSError, TimeoutError), or a function "
+        hint="Give it exception classes, such as (OSError, TimeoutError), or a plain function "
         "of the error that returns a bool.",
     )
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether a call returns a coroutine, which as a bool is always true."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 @dataclass(frozen=True)

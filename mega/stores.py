@@ -43,11 +43,18 @@ class StateStore(Protocol):
     """Job records by id, each with a time to live in seconds."""
 
     async def create(self, record: JobRecord, *, ttl: float) -> None:
-        """Write the record unless there is one. Does not wait for the store."""
+        """Write the record unless there is one. Does not wait for the store.
+
+        Raises: BrokerUnavailable, when what was written before can't be waited for.
+        """
         ...
 
     async def write(self, record: JobRecord, *, ttl: float) -> None:
-        """Write the record. Writes of one process arrive in order; it doesn't wait for them."""
+        """Write the record. Writes of one process arrive in order; it doesn't wait for them.
+
+        What a broken connection swallows is written again, unless somebody wrote since.
+        Raises: BrokerUnavailable, when it can't be kept.
+        """
         ...
 
     async def get(self, job_id: str) -> JobRecord | None:

@@ -35,10 +35,12 @@ class Proxy:
     """Listens on `port`, a free one, and passes all on to `target` on this machine.
 
     Its methods may be called from any thread, with an event loop or without; what they say
-    holds when they return.
+    holds when they return. `held` counts the messages that a blackhole has kept so far; behind
+    each may be others that nobody has read yet.
     """
 
     def __init__(self, target: int, *, tap: Tap | None = None) -> None:
+        self.held = 0
         self.dropped: Counter[bytes] = Counter()
         self._tap = tap or (lambda direction, message: None)
         self._target = target
@@ -168,6 +170,7 @@ class Proxy:
                 message = await read_message(reader)
                 if direction == "down":
                     self._tap(direction, message)
+                self.held += not self._open[direction].is_set()
                 while not self._open[direction].is_set():
                     await self._open[direction].wait()
                 if direction == "up":

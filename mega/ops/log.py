@@ -32,7 +32,7 @@ class Console(logging.StreamHandler[TextIO]):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(RunFormatter(FORMAT, TIME))
-        self._repeats = Repeats()
+        self._repeats = RepeatedLines()
         self._run_filter = RunFilter()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -65,7 +65,7 @@ class RunFormatter(logging.Formatter):
             record.message = text
 
 
-class Repeats:
+class RepeatedLines:
     """What mega complains of again within 30 s is counted, and told as one line after that.
 
     A line that was given its job or schedule is never held back: a handler's own, or an event.

@@ -11,9 +11,12 @@ when somebody else has the key:
 - It is not confirmed and older: storing under its id could double the job. Unless its record
   says that it ran, there is no job, and the guard is void.
 
-A void guard is replaced by compare-and-set. What remains: a producer that dies between
-storing and confirming, and a job that then waits for longer than the window without being
-run; a later enqueue of its key is a second job.
+A void guard is replaced by compare-and-set. What remains:
+
+- A job without a record whose worker dies between the ack and the freeing keeps the key for
+  the guard's time to live.
+- A producer that dies between storing and confirming, and a job that then waits for longer
+  than the window without being run: a later enqueue of its key is a second job.
 """
 
 from __future__ import annotations

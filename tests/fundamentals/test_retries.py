@@ -327,6 +327,18 @@ async def test_a_declaration_says_which_errors_are_worth_another_run(
     assert list(range(1, runs + 1)) == attempts
 
 
+async def never(error: Exception) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("retry_on", [never, "OSError", (OSError, "ValueError"), ()])
+def test_what_does_not_say_which_errors_is_refused(retry_on: Any) -> None:
+    """A coroutine as a bool is always true."""
+    app = App("shop")
+    with pytest.raises(BadOption, match="which errors are retried"):
+        app.job("email.send", retry_on=retry_on)
+
+
 async def test_a_handle_tells_the_longest_waits() -> None:
     app = App("shop")
 

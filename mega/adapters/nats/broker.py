@@ -15,7 +15,7 @@ from mega.adapters.nats.client import Client
 from mega.adapters.nats.consume import Consumption
 from mega.adapters.nats.delivery import Desk
 from mega.adapters.nats.guards import NatsGuards
-from mega.adapters.nats.handoff import Turn
+from mega.adapters.nats.handoff import TimeSlice
 from mega.adapters.nats.layout import window
 from mega.adapters.nats.leases import Leases
 from mega.adapters.nats.letters import NatsLetters
@@ -58,7 +58,7 @@ class NatsBroker:
         self._claims = NatsClaims(self._client, self._publisher)
         self._guards = NatsGuards(self._client, self._publisher, self._clock)
         self._desks: dict[str, Desk] = {}
-        self._turn = Turn()
+        self._time_slice = TimeSlice()
         self._watch: asyncio.Task[None] | None = None
 
     @property
@@ -128,7 +128,7 @@ class NatsBroker:
             due_at = await self._publisher.due_in(after)
         return await self._bulk.store(
             [
-                self._publisher.envelope(message, server_id=server_id(message), due_at=due_at)
+                self._publisher.outgoing(message, server_id=server_id(message), due_at=due_at)
                 for message in messages
             ]
         )
@@ -137,7 +137,7 @@ class NatsBroker:
         consumption = Consumption(
             self._desk(queue),
             run,
-            turn=self._turn,
+            time_slice=self._time_slice,
             standstill=self._leases.standstill,
             hasten=self._leases.hasten,
         )

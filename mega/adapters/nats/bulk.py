@@ -12,14 +12,14 @@ from secrets import token_hex
 from typing import TypeAlias
 
 from mega.adapters.nats.client import Client
-from mega.adapters.nats.publisher import STORED, WITHIN, Envelope, PubAck, Publisher, decode_ack
+from mega.adapters.nats.publisher import STORED, WITHIN, Outgoing, PubAck, Publisher, decode_ack
 from mega.adapters.nats.replies import Answer, Lost, is_no_responders
 from mega.errors import BrokerError, BrokerFull, BrokerUnavailable, PayloadTooLarge
 from mega.ports import Outcome, Receipt
 
 __all__ = ["Bulk"]
 
-Batch: TypeAlias = Sequence[Envelope]
+Batch: TypeAlias = Sequence[Outgoing]
 
 BATCH_ID, BATCH_NUMBER = "Nats-Batch-Id", "Nats-Batch-Sequence"
 BATCH_COMMIT = "Nats-Batch-Commit"
@@ -42,11 +42,11 @@ class Bulk:
         self._takes_no_batch: set[str] = set()
         self._sending = asyncio.Lock()
 
-    async def store(self, envelopes: Batch) -> list[Outcome]:
+    async def store(self, outgoings: Batch) -> list[Outcome]:
         """Store all, in their order; see `ports.Broker.publish_many`."""
-        for subject, body, headers in envelopes:
+        for subject, body, headers in outgoings:
             self._publisher.check_size(subject, body, headers, more=BATCH_HEADERS)
-        batches = list(cut(envelopes))
+        batches = list(cut(outgoings))
         outcomes: list[list[Outcome]] = [[] for _ in batches]
         todo, failure = iter(range(len(batches))), None
 
@@ -79,12 +79,12 @@ class Bulk:
         return await self._store_each(batch)
 
     async def _store_each(self, batch: Batch) -> list[Outcome]:
-        outcomes = await asyncio.gather(*[self._store_one(envelope) for envelope in batch])
+        outcomes = await asyncio.gather(*[self._store_one(outgoing) for outgoing in batch])
         return list(outcomes)
 
-    async def _store_one(self, envelope: Envelope) -> Outcome:
+    async def _store_one(self, outgoing: Outgoing) -> Outcome:
         try:
-            ack = await self._publisher.store(*envelope)
+            ack = await self._publisher.store(*outgoing)
         except (BrokerError, PayloadTooLarge) as error:
             return error
         return Receipt(duplicate=ack.duplicate)
@@ -102,8 +102,8 @@ class Bulk:
     async def _send(self, batch: Batch) -> Answer:
         batch_id = token_hex(4)  # short: the headers stay with each message
         frames = [
-            frame(envelope, f"{BATCH_ID}: {batch_id}\r\n{BATCH_NUMBER}: {number}\r\n")
-            for number, envelope in enumerate(batch[:-1], 1)
+            frame(outgoing, f"{BATCH_ID}: {batch_id}\r\n{BATCH_NUMBER}: {number}\r\n")
+            for number, outgoing in enumerate(batch[:-1], 1)
         ]
         await self._client.send(b"".join(frames))
         subject, body, headers = batch[-1]
@@ -111,27 +111,27 @@ class Bulk:
         return await self._client.replies.post(subject, body, headers=headers, timeout=WITHIN)
 
 
-def frame(envelope: Envelope, more: str) -> bytes:
+def frame(outgoing: Outgoing, more: str) -> bytes:
     """Return a message with `more` headers, as it goes over the wire.
 
     nats-py checks and writes each part of each header, which takes four times as long.
     """
-    lines = "".join([f"{name}: {value}\r\n" for name, value in envelope.headers.items()])
-    head, body = f"NATS/1.0\r\n{lines}{more}\r\n".encode(), envelope.body
-    sizes = f"HPUB {envelope.subject} {len(head)} {len(head) + len(body)}\r\n".encode()
+    lines = "".join([f"{name}: {value}\r\n" for name, value in outgoing.headers.items()])
+    head, body = f"NATS/1.0\r\n{lines}{more}\r\n".encode(), outgoing.body
+    sizes = f"HPUB {outgoing.subject} {len(head)} {len(head) + len(body)}\r\n".encode()
     return b"".join((sizes, head, body, b"\r\n"))
 
 
-def cut(envelopes: Batch) -> Iterator[Batch]:
+def cut(outgoings: Batch) -> Iterator[Batch]:
     """Yield parts of a size that the server takes as one batch."""
     first = size = 0
-    for number, envelope in enumerate(envelopes):
-        size += len(envelope.body)
+    for number, outgoing in enumerate(outgoings):
+        size += len(outgoing.body)
         if number - first == MOST_MESSAGES or (size > MOST_BYTES and number > first):
-            yield envelopes[first:number]
-            first, size = number, len(envelope.body)
-    if envelopes:
-        yield envelopes[first:]
+            yield outgoings[first:number]
+            first, size = number, len(outgoing.body)
+    if outgoings:
+        yield outgoings[first:]
 
 
 def first_error(outcomes: list[Outcome]) -> Outcome | None:

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from mega.adapters.nats.complaints import Repeats
 from mega.adapters.nats.delivery import Desk, NatsDelivery
-from mega.adapters.nats.handoff import Handoff, Turn
+from mega.adapters.nats.handoff import Handoff, TimeSlice
 from mega.adapters.nats.leases import Held
 from mega.adapters.nats.pull import End, Window
 from mega.adapters.nats.standstill import Standstill
@@ -41,7 +41,7 @@ class Consumption:
         desk: Desk,
         run: Run,
         *,
-        turn: Turn,
+        time_slice: TimeSlice,
         standstill: Standstill,
         hasten: Callable[[float], None],
     ) -> None:
@@ -53,7 +53,7 @@ class Consumption:
         self._standstill = standstill
         self._hasten = hasten
         self._slots = desk.queue.options.slots
-        self._ready: Handoff[NatsDelivery | None] = Handoff(turn)
+        self._ready: Handoff[NatsDelivery | None] = Handoff(time_slice)
         self._is_ahead = False
         self._is_draining = False
         self._is_minding = False

@@ -8,16 +8,16 @@ from collections import deque
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Handoff", "Turn"]
+__all__ = ["Handoff", "TimeSlice"]
 
 T = TypeVar("T")
 
 FAN_OUT = 2
 #: Seconds. A turn costs the loop a look at its sockets, about as much as one short job.
-LONGEST_TURN = 0.01
+LONGEST_SLICE = 0.01
 
 
-class Turn:
+class TimeSlice:
     """How long the takers of all queues may go on before the event loop looks around again.
 
     Without it 256 jobs of 10 ms that never wait kept the loop, and every other queue, for
@@ -30,7 +30,7 @@ class Turn:
 
     def begin(self) -> None:
         """Begin a turn; it ends with the loop's next look around."""
-        self.ends_at = monotonic() + LONGEST_TURN
+        self.ends_at = monotonic() + LONGEST_SLICE
         asyncio.get_running_loop().call_soon(self._end)
 
     def wait_for_next(self, handoff: Handoff[Any]) -> None:
@@ -56,9 +56,9 @@ class Handoff(Generic[T]):
     wait are done by one taker in a row, without a switch of tasks for each.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, time_slice: TimeSlice) -> None:
         self.waiting: deque[T] = deque()
-        self._turn = turn
+        self._slice = time_slice
         self._is_first = False
         self._takers: list[asyncio.Future[None]] = []
         self._woken = 0
@@ -71,9 +71,9 @@ class Handoff(Generic[T]):
 
     async def take(self) -> T:
         """Return the oldest item, when there is one and there is time for it."""
-        waiting, turn = self.waiting, self._turn
+        waiting, time_slice = self.waiting, self._slice
         is_rested = False
-        while not waiting or (monotonic() >= turn.ends_at and not self._may_go_on()):
+        while not waiting or (monotonic() >= time_slice.ends_at and not self._may_go_on()):
             await self._sleep()
             is_rested = True
         item = waiting.popleft()
@@ -91,10 +91,10 @@ class Handoff(Generic[T]):
             self._wake()
 
     def _may_go_on(self) -> bool:
-        if not self._turn.has_begun:
-            self._turn.begin()
+        if not self._slice.has_begun:
+            self._slice.begin()
         elif not self._is_first:
-            self._turn.wait_for_next(self)
+            self._slice.wait_for_next(self)
             return False
         self._is_first = False
         return True

@@ -24,7 +24,7 @@ __all__ = [
     "EXPECTED_SEQUENCE",
     "STORED",
     "WITHIN",
-    "Envelope",
+    "Outgoing",
     "PubAck",
     "Publisher",
     "WrongSequence",
@@ -60,7 +60,7 @@ class WrongSequence(Exception):
     """The subject's last sequence isn't the expected one: someone else wrote."""
 
 
-class Envelope(NamedTuple):
+class Outgoing(NamedTuple):
     """A message as it is sent."""
 
     subject: str
@@ -93,16 +93,16 @@ class Publisher:
         """
         if after:
             due_at = await self.due_in(after)
-        ack = await self.store(*self.envelope(message, server_id=server_id, due_at=due_at))
+        ack = await self.store(*self.outgoing(message, server_id=server_id, due_at=due_at))
         return ALREADY_STORED if ack.duplicate else STORED
 
     async def due_in(self, seconds: float) -> datetime:
         """Return the server's instant in that many seconds."""
         return await self._clock.measured_now() + timedelta(seconds=seconds)
 
-    def envelope(
+    def outgoing(
         self, message: Message, *, server_id: str, due_at: datetime | None = None
-    ) -> Envelope:
+    ) -> Outgoing:
         """Return the message, or its delayed copy, as it is sent."""
         headers = pack(message)
         headers[SERVER_ID] = server_id
@@ -111,7 +111,7 @@ class Publisher:
             headers[SCHEDULE] = f"@at {rfc3339(due_at)}"
             headers[SCHEDULE_TARGET] = subject
             subject = schedule_subject(subject, key_token(message.id))
-        return Envelope(subject, message.body, headers)
+        return Outgoing(subject, message.body, headers)
 
     async def store(self, subject: str, body: bytes, headers: dict[str, str]) -> PubAck:
         """Publish into the subject's stream; safe to repeat, for the headers carry an id.

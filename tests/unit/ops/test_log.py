@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mega.context import FIELDS, RunContext, RunFilter, ScheduleContext, current_run
-from mega.ops.log import REPEAT_AFTER, Console, Repeats, log_to_console
+from mega.ops.log import REPEAT_AFTER, Console, RepeatedLines, log_to_console
 from mega.testing import job_context
 
 JOB = job_context(subject="email.send", id="7", attempt=2)
@@ -126,7 +126,7 @@ def test_an_error_keeps_its_traceback(console: tuple[Console, io.StringIO], run:
 
 
 def test_a_complaint_that_comes_again_is_counted() -> None:
-    repeats, complaint = Repeats(), record("the server is away", name="mega.broker")
+    repeats, complaint = RepeatedLines(), record("the server is away", name="mega.broker")
     news = [repeats.is_news(complaint, 100.0 + second) for second in range(25)]
     assert [True, *[False] * 24] == news
     assert [] == list(repeats.overdue(100.0 + REPEAT_AFTER - 1))
@@ -137,7 +137,7 @@ def test_a_complaint_that_comes_again_is_counted() -> None:
 
 
 def test_a_complaint_that_came_once_is_forgotten() -> None:
-    repeats = Repeats()
+    repeats = RepeatedLines()
     for second in range(1000):
         assert [] == list(repeats.overdue(float(second)))
         assert repeats.is_news(record(f"line {second}", name="mega.broker"), float(second))
@@ -156,7 +156,7 @@ def test_a_complaint_that_came_once_is_forgotten() -> None:
     ids=["not mega's", "nearly mega's", "no complaint", "a handler's", "a schedule's"],
 )
 def test_what_is_never_held_back(line: logging.LogRecord) -> None:
-    repeats = Repeats()
+    repeats = RepeatedLines()
     assert [True, True] == [repeats.is_news(line, 1.0) for _ in range(2)]
 
 

@@ -13,7 +13,7 @@ from mega.adapters.nats.broker import NatsBroker
 from mega.adapters.nats.bulk import MOST_BYTES, MOST_MESSAGES, cut
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.layout import job_stream
-from mega.adapters.nats.publisher import Envelope
+from mega.adapters.nats.publisher import Outgoing
 from mega.errors import BrokerFull, BrokerUnavailable, PayloadTooLarge
 from mega.options import JobOptions
 from mega.ports import Queue, Receipt
@@ -178,7 +178,7 @@ async def test_what_the_stream_finds_too_large_is_told_message_by_message(
     ],
 )
 def test_batches_have_a_size_that_the_server_takes(sizes: list[int], expected: list[int]) -> None:
-    envelopes = [Envelope("email.send", b"x" * size, {}) for size in sizes]
-    batches = list(cut(envelopes))
+    outgoings = [Outgoing("email.send", b"x" * size, {}) for size in sizes]
+    batches = list(cut(outgoings))
     assert expected == [len(batch) for batch in batches]
-    assert envelopes == [envelope for batch in batches for envelope in batch]
+    assert outgoings == [outgoing for batch in batches for outgoing in batch]

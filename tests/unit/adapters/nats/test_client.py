@@ -149,7 +149,7 @@ async def test_an_api_call_is_made_again_when_the_link_breaks(
         async with connected(nats_url(proxy.port)) as other:
             proxy.blackhole("down")
             asking = asyncio.create_task(other.api("INFO", timeout=20))
-            await asyncio.sleep(0.1)  # it is on its way
+            await until(lambda: proxy.held > 0, what="the answer on its way")
             proxy.heal()
             proxy.cut()
 

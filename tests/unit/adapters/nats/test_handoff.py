@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mega.adapters.nats.handoff import LONGEST_TURN, Handoff, Turn
+from mega.adapters.nats.handoff import LONGEST_SLICE, Handoff, TimeSlice
 from tests.waiting import until
 
 
@@ -17,7 +17,7 @@ def anyio_backend() -> str:
 
 
 async def test_items_come_in_order() -> None:
-    handoff: Handoff[int] = Handoff(Turn())
+    handoff: Handoff[int] = Handoff(TimeSlice())
     for number in range(3):
         handoff.put(number)
 
@@ -25,7 +25,7 @@ async def test_items_come_in_order() -> None:
 
 
 async def test_every_taker_gets_up_when_all_of_them_wait_in_their_work() -> None:
-    handoff: Handoff[int] = Handoff(Turn())
+    handoff: Handoff[int] = Handoff(TimeSlice())
     started: list[int] = []
     everyone = asyncio.Event()
 
@@ -46,7 +46,7 @@ async def test_every_taker_gets_up_when_all_of_them_wait_in_their_work() -> None
 
 
 async def test_short_work_is_done_by_one_taker_in_a_row() -> None:
-    handoff: Handoff[int] = Handoff(Turn())
+    handoff: Handoff[int] = Handoff(TimeSlice())
     by: list[int] = []
 
     async def work(me: int) -> None:
@@ -65,7 +65,7 @@ async def test_short_work_is_done_by_one_taker_in_a_row() -> None:
 
 
 async def test_a_taker_that_gave_up_is_passed_over() -> None:
-    handoff: Handoff[int] = Handoff(Turn())
+    handoff: Handoff[int] = Handoff(TimeSlice())
     gone, here = (asyncio.create_task(handoff.take()) for _ in range(2))
     await asyncio.sleep(0)
     gone.cancel()
@@ -80,11 +80,11 @@ async def take_slowly(handoff: Handoff[int], name: str, log: list[str]) -> None:
     while True:
         await handoff.take()
         log.append(name)
-        time.sleep(LONGEST_TURN)  # noqa: ASYNC251  # holding the loop is what is tested
+        time.sleep(LONGEST_SLICE)  # noqa: ASYNC251  # holding the loop is what is tested
 
 
 async def test_takers_that_never_wait_leave_the_loop_to_others() -> None:
-    handoff: Handoff[int] = Handoff(Turn())
+    handoff: Handoff[int] = Handoff(TimeSlice())
     log: list[str] = []
     takers = [asyncio.create_task(take_slowly(handoff, "job", log)) for _ in range(5)]
     await asyncio.sleep(0)
@@ -102,8 +102,8 @@ async def test_takers_that_never_wait_leave_the_loop_to_others() -> None:
 
 
 async def test_one_queue_does_not_wait_for_the_end_of_another() -> None:
-    turn, log = Turn(), list[str]()
-    flooded, quiet = Handoff[int](turn), Handoff[int](turn)
+    time_slice, log = TimeSlice(), list[str]()
+    flooded, quiet = Handoff[int](time_slice), Handoff[int](time_slice)
     takers = [asyncio.create_task(take_slowly(flooded, "flooded", log)) for _ in range(5)]
     takers += [asyncio.create_task(take_slowly(quiet, "quiet", log))]
     await asyncio.sleep(0)

@@ -169,7 +169,7 @@ async def test_what_was_sent_right_before_a_cut_is_sent_again(proxy: Proxy, clie
     proxy.blackhole("up")
     for number in range(3):
         await sender.tell("news", b"%d" % number)
-    await asyncio.sleep(0.1)  # so that it is in the proxy, which loses it
+    await until(lambda: proxy.held > 0, what="the news in the proxy, which loses them")
     proxy.cut()
     proxy.heal()
 

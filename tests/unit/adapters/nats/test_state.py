@@ -141,7 +141,7 @@ async def test_a_record_that_was_lost_with_the_connection_is_written_again(
     proxy.blackhole("up")
     await worker.state.write(at("running"), ttl=60)
     await worker.state.write(at("done"), ttl=60)
-    await asyncio.sleep(0.1)  # so that both are in the proxy, which loses them
+    await until(lambda: proxy.held > 0, what="the records in the proxy, which loses them")
     cut_and_heal(proxy)
 
     await until_record(broker, at("done"))
