@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from typing_extensions import TypeVar
 
-from mega.adapters import make_broker, make_pool
+from mega.adapters import make_broker, make_pool, run_aside
 from mega.dead_letters import DeadLetters
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
 from mega.declare.naming import AppFile, alias_main, located
@@ -86,7 +86,7 @@ class App(Group, Enqueuer, Generic[S]):
         self._is_provisioning = provision
         self._file = AppFile(name, frame)
         self._session: Session | None = None
-        self._background = Background(self._opened_aside)
+        self._background = Background(self._opened_aside, run_aside)
         self._targets: dict[str, Target] = {}
         self._entered: AbstractAsyncContextManager[Session] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from mega.errors import BadOption
 from mega.options import BrokerUrl, PoolOptions
 from mega.ports import Broker, Clock, ProcessPool
 
-__all__ = ["make_broker", "make_pool"]
+__all__ = ["make_broker", "make_pool", "run_aside"]
 
 
 def make_broker(
@@ -50,3 +50,10 @@ def make_pool(
     from mega.adapters.pool.parent import WorkerPool
 
     return WorkerPool(name, options, tasks, emit=emit)
+
+
+def run_aside(main: Callable[[], Awaitable[None]]) -> None:
+    """Run `main` in an event loop of its own, in this thread, and return when it has ended."""
+    from mega.adapters.loops import LoopAside
+
+    anyio.run(main, backend_options={"loop_factory": LoopAside})

@@ -6,8 +6,8 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakSet
@@ -23,6 +23,8 @@ __all__ = ["Background", "call_in_loop", "refuse_in_loop"]
 
 T = TypeVar("T")
 Open: TypeAlias = Callable[[], AbstractAsyncContextManager[Session]]
+#: Runs a coroutine function in an event loop of its own, in the calling thread.
+RunLoop: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
 logger = logging.getLogger("mega")
 
@@ -33,8 +35,9 @@ CLOSE_WITHIN = 10.0
 class Background:
     """Opens the app at the first call, once in each process, and closes it at its exit."""
 
-    def __init__(self, open_app: Open) -> None:
+    def __init__(self, open_app: Open, run_loop: RunLoop) -> None:
         self._open_app = open_app
+        self._run_loop = run_loop
         self._lock = threading.Lock()
         self._line: Line | None = None
         self._left_behind: list[Line | None] = []
@@ -44,7 +47,7 @@ class Background:
         """Return the session of this process, and open it if need be. Raises: BrokerError."""
         with self._lock:
             if self._line is None or self._line.has_failed:
-                self._line = Line(self._open_app)
+                self._line = Line(self._open_app, self._run_loop)
             line = self._line
         return line.session()
 
@@ -62,11 +65,11 @@ class Background:
 class Line:
     """One thread with an event loop in which the app is open."""
 
-    def __init__(self, open_app: Open) -> None:
+    def __init__(self, open_app: Open, run_loop: RunLoop) -> None:
         self._open_app = open_app
         self._opened: Future[Session] = Future()
         self._thread = threading.Thread(
-            target=anyio.run, args=(self._stay_open,), name="mega-background", daemon=True
+            target=run_loop, args=(self._stay_open,), name="mega-background", daemon=True
         )
         try:
             self._thread.start()
@@ -107,7 +110,10 @@ def call_in_loop(
     """Await `function(*args)` in the loop of another thread. Raises: NotConnected."""
     try:
         return from_thread.run(function, *args, token=loop)
-    except (RunFinishedError, CancelledError):
+    except BaseException as error:
+        # asyncio's own is no subclass of the one of futures, and is known by its name here.
+        if not isinstance(error, RunFinishedError) and type(error).__name__ != "CancelledError":
+            raise
         raise NotConnected(
             "the event loop in which the app was entered has ended.",
             hint="Call it while the app is entered; without `async with app:` it connects itself.",

@@ -74,6 +74,21 @@ AT_EXIT = """
         atexit.register(send, 0)
 """
 
+CUT_OFF = """
+    from mega.errors import MegaError
+    def go_on() -> None:
+        try:
+            while True:
+                send(1)
+                sent.set()
+        except MegaError:
+            pass
+    if __name__ == "__main__":
+        sent = threading.Event()
+        threading.Thread(target=go_on, daemon=True).start()
+        sent.wait(30)
+"""
+
 SERVED = """
     if __name__ == "__main__":
         app.run()
@@ -136,6 +151,18 @@ async def test_while_the_interpreter_ends(
 
     assert ("", 0) == (program.errors, program.code)
     assert [0, 1, 2] == await numbers(onlooker, subject)
+
+
+@pytest.mark.parametrize("body", [AT_EXIT, CUT_OFF])
+async def test_a_script_that_names_the_host_of_its_server_ends_quietly(
+    tmp_path: Path, home: Path, broker: str, subject: str, body: str
+) -> None:
+    """enq-03: asyncio looks names up in threads, and none can be started at the end any more."""
+    named = broker.replace("127.0.0.1", "localhost")
+    assert named != broker
+    program = await run(write_app(tmp_path, script(named, subject, body)), home)
+
+    assert ("", 0) == (program.errors, program.code)
 
 
 def test_a_script_with_an_embedded_server(tmp_path: Path, home: Path, subject: str) -> None:
