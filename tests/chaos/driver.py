@@ -90,6 +90,7 @@ class Chaos:
             report = describe(self.history, finding)
             if report not in self.reports:
                 self.reports.append(report)
+                tell(report.partition("\n")[0])
         (self.home / f"journal {name}").write_text(journal(self.history))
 
     async def _read(self, port: int) -> None:

@@ -222,9 +222,17 @@ class History:
             self.has_met(self.slot_of(run), run.start, self.sent_at(run) + MOMENT, after=MOMENT)
             for run in self.runs_of(job_id)
         )
-        tries = self.placed[job_id].tries if job_id in self.placed else []
+        tries = sorted(self.tries_of(job_id))
         kills = [fault.begin for fault in self.faults if fault.is_server_kill]
         return met + sum(any(tries[0] <= kill <= later for kill in kills) for later in tries[1:])
+
+    def tries_of(self, job_id: str) -> Iterator[float]:
+        """Yield when it was enqueued, or may have been: a child is by each run of its parent."""
+        if job_id in self.placed:
+            yield from self.placed[job_id].tries
+        parent, _, is_child = job_id.rpartition(".")
+        if is_child == "child":
+            yield from (run.start for run in self.runs.get(parent, ()))
 
     def sent_at(self, run: Run) -> float:
         """Return when the run's answer has left its process, whose event loop may stand still."""

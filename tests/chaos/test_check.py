@@ -150,6 +150,18 @@ def test_a_done_job_runs_again_only_after_a_fault_that_may_have_lost_its_ack() -
     assert ["again"] == rules(history(*runs, faults=[Fault("cut", "worker-1", 30, 31)]))
 
 
+def test_a_child_is_enqueued_by_each_run_of_its_parent() -> None:
+    """The server forgets the id of a job that is done when it is killed."""
+    child = f"{JOB}.child"
+    runs = [replace(run(1, 1, 2), job_id=child), replace(run(1, 7, 8, slot=2), job_id=child)]
+    twice = history(run(1, 0.5, 1.5), run(2, 6, 9, slot=2))
+    twice.placed[child] = Placed(child, "chaos.child", tries=[6.5], stored_at=6.5)
+    twice.runs[child] = runs
+    assert "again" in rules(twice)
+    twice.faults.append(Fault("kill", "server", 4, 4.5))
+    assert child not in [finding.who for finding in check(twice)]
+
+
 def test_an_answer_that_waits_for_a_blocked_event_loop_may_get_lost() -> None:
     runs = [run(1, 1, 2), run(2, 5, 6, slot=2)]
     late = history(*runs, faults=[Fault("cut", "worker-1", 3.8, 3.9)])
