@@ -50,7 +50,7 @@ POISON = "chaos.poison"
 KILLED = -9
 UNREACHED = 3
 #: SIGTERM to a process that has not come to listen to it yet.
-UNHEARD, START = -15, 5.0
+UNHEARD, START = -15, 10.0
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def handed_again(history: History, placed: Placed) -> Iterator[str]:
         since, until = sorted((first.at, second.at))
         is_well = not (
             history.has_met(first.slot, since, until, after=MOMENT)
-            or history.stood_still(first.slot, since - MOMENT, until)
+            or history.stood_still(first.slot, since - 2 * MOMENT, until)
         )
         # The thread of the leases may listen on the same inbox, so that one hand-over comes twice.
         is_echo = (first.slot, first.number) == (second.slot, second.number)

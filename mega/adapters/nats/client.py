@@ -132,6 +132,7 @@ class Client:
     async def open(self) -> None:
         """Connect within the URL's `connect_timeout`. Raises: BrokerError."""
         await self._connect(self.url.connect_timeout)
+        self._pulse.forget()
         self.up.set()
         await self.subscribe(f"{self.replies.prefix}*", self.replies.arrived)
         self._guard = asyncio.create_task(self._keep_alive())
@@ -146,6 +147,11 @@ class Client:
         self.up.clear()
         self.replies.fail("the connection is closing")
         await close_quietly(self.nc)
+
+    @property
+    def proven_at(self) -> float:
+        """Since when, by the lease clock, all that arrives must have left the server."""
+        return self._pulse.proven_at
 
     @property
     def where(self) -> str:
@@ -258,6 +264,7 @@ class Client:
         if self.up.is_set():
             return
         self._complaints.came_up(self.where)
+        self._pulse.forget()
         self.up.set()
         for tell in self.on_up:
             tell()

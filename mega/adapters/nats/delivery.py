@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client
+from mega.adapters.nats.lease_clock import lease_clock
 from mega.adapters.nats.letters import NatsLetters
 from mega.adapters.nats.publisher import Publisher
 from mega.adapters.nats.replies import Lost
@@ -23,7 +23,7 @@ from mega.adapters.scopes import leave_to
 from mega.ports import Queue
 from mega.wire.message import Message, server_id
 
-__all__ = ["Desk", "NatsDelivery", "Place", "lease_clock"]
+__all__ = ["Desk", "NatsDelivery", "Place"]
 
 # What names one copy of a message: its stream sequence and when it was stored. A stream that
 # was deleted and made again counts from 1 again, so the sequence alone would not do.
@@ -32,13 +32,6 @@ Place: TypeAlias = tuple[str, str]
 REMEMBERED = 8192
 ACK_TOKENS = 9
 CONFIRM_WITHIN = 2.0
-# The monotonic clock of Linux stands still while the machine sleeps; the server's doesn't.
-BOOT_TIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-def lease_clock() -> float:
-    """Return seconds that go on while this process, or the machine, is stopped."""
-    return time.monotonic() if BOOT_TIME is None else time.clock_gettime(BOOT_TIME)
 
 
 class Desk:

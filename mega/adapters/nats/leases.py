@@ -16,7 +16,8 @@ from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.complaints import Repeats
-from mega.adapters.nats.delivery import NatsDelivery, Place, lease_clock
+from mega.adapters.nats.delivery import NatsDelivery, Place
+from mega.adapters.nats.lease_clock import lease_clock
 from mega.adapters.nats.presence import Presence
 from mega.adapters.nats.standstill import Standstill
 from mega.errors import BrokerError
@@ -46,7 +47,7 @@ class Leases:
         self._url = url
         self._name = name
         self._main = main
-        self.standstill = Standstill()
+        self.standstill = Standstill(main)
         self.presence: Presence | None = None
         self._every = url.ack_wait / BEATS_PER_WAIT
         self._held: list[Held] = []

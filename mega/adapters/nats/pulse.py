@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from nats.aio.client import PING_PROTO
 from nats.aio.client import Client as NatsClient
+
+from mega.adapters.nats.lease_clock import lease_clock
 
 __all__ = ["LOOK_EVERY", "Pulse"]
 
@@ -22,6 +25,9 @@ class Pulse:
     `answered` is called when an answer was found, before the next question.
     Looks are counted, not seconds: after a time in which the event loop was blocked or the
     process stopped, the answer may lie there unread.
+
+    `proven_at` is when the last question that was answered was sent: what arrives now has left
+    the server after that, as answers don't overtake what was sent before them.
     """
 
     def __init__(self, answered: Callable[[], None]) -> None:
@@ -30,6 +36,7 @@ class Pulse:
         self._received = 0
         self._silent = 0
         self._unanswered = 0
+        self.proven_at = lease_clock()
 
     def is_felt(self, nc: NatsClient) -> bool:
         """Look once, LOOK_EVERY seconds after the last look; ask again when it has answered."""
@@ -49,13 +56,20 @@ class Pulse:
         return self._silent < SILENT_LOOKS and self._unanswered < UNANSWERED_LOOKS
 
     def forget(self) -> None:
-        """Begin anew, with a new connection."""
+        """Begin anew, with a new connection, on which nothing can be old."""
         self._pong = None
+        self.proven_at = lease_clock()
 
     def _ask(self, nc: NatsClient) -> None:
         # Past nats-py's buffer, whose flusher may hang in a socket that takes nothing more.
         # The future is never cancelled: the PONG of a cancelled one ends nats-py's read loop.
+        sent_at = lease_clock()
         self._pong = asyncio.get_running_loop().create_future()
+        self._pong.add_done_callback(partial(self._prove, sent_at))
         assert nc._transport is not None, "a client that is connected has one"
         nc._pongs.append(self._pong)
         nc._transport.write(PING_PROTO)
+
+    def _prove(self, sent_at: float, pong: asyncio.Future[bool]) -> None:
+        if pong is self._pong and not pong.cancelled():
+            self.proven_at = sent_at

@@ -1,8 +1,8 @@
-"""Hand-overs that come while the event loop stands still.
+"""Hand-overs that come while the event loop stands still, or that the link has held up.
 
 The loop can't take them from its socket, so their leases would run out unseen, others would
 run them too, and here they would be begun long afterwards. The thread of the leases listens
-in meanwhile; what it didn't hear of is not begun.
+in meanwhile, by its own connection; what it didn't hear of is not begun.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ import math
 from nats.aio.msg import Msg
 
 from mega.adapters.nats.client import Client, Interest
-from mega.adapters.nats.delivery import Desk, NatsDelivery, Place, lease_clock
+from mega.adapters.nats.delivery import Desk, NatsDelivery, Place
+from mega.adapters.nats.lease_clock import lease_clock
 from mega.errors import BrokerUnavailable
 
 __all__ = ["Standstill"]
 
 SHORTEST_WAIT = 1.0
+#: The link is asked each second for an answer, so of a good one no less can be told.
+LEAST_DOUBT = 1.5
 TURN_EVERY = 0.25
 STILL_AFTER = 0.5
 #: What lay in the socket is read within so many turns, once there are turns again.
@@ -28,10 +31,12 @@ READ_WITHIN = 4
 class Standstill:
     """Whether the event loop turns. `look` is for the other thread, the rest for the loop.
 
-    `heard` are the hand-overs that came while it didn't, to be renewed like those in hand.
+    `link` is the connection by which hand-overs come. `heard` are those that came while the
+    loop didn't turn, to be renewed like those in hand.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, link: Client) -> None:
+        self._link = link
         self.heard: dict[Place, NatsDelivery] = {}
         self.inboxes: dict[str, Desk] = {}
         #: No lease can be over of what arrives until then; a look at this costs least.
@@ -55,6 +60,8 @@ class Standstill:
     def may_be_over(self, delivery: NatsDelivery) -> bool:
         """Whether it may have been on its way for as long as its lease lasts."""
         longest = delivery.ack_wait - TURN_EVERY
+        if delivery.arrived_at - self._link.proven_at > max(longest, LEAST_DOUBT):
+            return True
         if delivery.arrived_at - self._turned_at > longest:
             return True
         return self._turns_since < READ_WITHIN and self._lasted > longest
@@ -92,7 +99,8 @@ class Standstill:
             self._turns_since += 1
         self._turned_at = now
         is_sure = self._turns_since >= READ_WITHIN
-        self.sure_until = now + SHORTEST_WAIT - TURN_EVERY if is_sure else -math.inf
+        fresh_until = min(now + SHORTEST_WAIT - TURN_EVERY, self._link.proven_at + LEAST_DOUBT)
+        self.sure_until = fresh_until if is_sure else -math.inf
         self._next_turn = asyncio.get_running_loop().call_later(TURN_EVERY, self._turn)
 
     async def _listen(self, client: Client) -> None:

@@ -16,6 +16,8 @@ from nats.aio.msg import Msg
 
 from mega.adapters.nats.broker import NatsBroker
 from mega.adapters.nats.client import Client
+from mega.adapters.nats.lease_clock import lease_clock
+from mega.adapters.nats.standstill import LEAST_DOUBT
 from mega.options import BrokerUrl, JobOptions
 from mega.ports import Delivery, Queue
 from mega.wire.message import Message
@@ -176,6 +178,25 @@ async def test_what_was_sent_right_before_a_cut_is_sent_again(proxy: Proxy, clie
     await until(lambda: heard == [b"0", b"1", b"2"], what="the news")
     await until(lambda: not list(sender.outbox.unconfirmed()), what="confirmation")
     await sender.close()
+
+
+async def test_a_hand_over_that_the_link_held_up_is_not_begun(
+    server: NatsServer, proxy: Proxy, client: Client
+) -> None:
+    """Its lease has ended meanwhile, and another worker has run it; it must not begin here too."""
+    async with working(nats_url(proxy.port)) as (runs, (held,)):
+        await enqueue(client, "one")
+        await runs.until_begun("one")
+        proxy.blackhole("down")
+        await enqueue(client, "late")
+        async with working(server.url()) as (others, _):
+            await others.until_begun("late")
+            doubt = LEAST_DOUBT + 0.5
+            await until(lambda: lease_clock() - held._client.proven_at > doubt, what="doubt")
+            proxy.heal()
+            await until(lambda: lease_clock() - held._client.proven_at < 1, what="a good link")
+            await until_empty(client)
+        assert ["one"] == runs.begun
 
 
 async def test_a_job_whose_ack_was_cut_off_is_not_run_again(
