@@ -2,13 +2,16 @@
 
 croniter does the stepping. It is given only lists of numbers: what it reads differently from our
 dialect, or can't combine, is split over several steppers, and the nearest answer wins.
+Within one day it is asked once, as the times are the same on each day that has any.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from calendar import monthrange
 from collections.abc import Collection, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import product
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -19,6 +22,9 @@ from mega.cron.syntax import LAST, Expression, MonthDays, Weekdays
 _ALL_YEARS = YEAR.high - YEAR.low + 1
 _BEFORE_FIRST = datetime(YEAR.low - 1, 12, 31, 23, 59, 59)
 _AFTER_LAST = datetime(YEAR.high + 1, 1, 1)
+_ONE_SECOND = timedelta(seconds=1)
+#: One for each minute of a day; a list of all seconds would take megabytes.
+_MOST_TIMES = 1440
 
 
 class DayTerm(NamedTuple):
@@ -38,8 +44,26 @@ class Calendar:
         ]
         # A croniter keeps its position while it steps, and threads share cached timetables.
         self._lock = Lock()
+        self._times = _times_of_day(expression)
+        self._midnight = datetime.min
 
     def next(self, wall: datetime) -> datetime | None:
+        if not self._times:
+            return self._step_to_next(wall)
+        midnight = self._midnight
+        since = wall - midnight
+        if since.days:
+            midnight = datetime(wall.year, wall.month, wall.day)
+            first = self._step_to_next(midnight - _ONE_SECOND)
+            if first is None or first.date() != midnight.date():
+                return first
+            self._midnight, since = midnight, wall - midnight
+        index = bisect_right(self._times, since)
+        if index < len(self._times):
+            return midnight + self._times[index]
+        return self._step_to_next(wall)
+
+    def _step_to_next(self, wall: datetime) -> datetime | None:
         start = max(wall, _BEFORE_FIRST)
         with self._lock:
             found = [stepper.step("get_next", start) for stepper in self._steppers]
@@ -50,6 +74,16 @@ class Calendar:
         with self._lock:
             found = [stepper.step("get_prev", start) for stepper in self._steppers]
         return max((answer for answer in found if answer), default=None)
+
+
+def _times_of_day(expression: Expression) -> list[timedelta]:
+    """Return the times of each day that has any; none where there are many, or just one."""
+    fields = (expression.hours, expression.minutes, expression.seconds)
+    hours, minutes, seconds = (sorted(field) for field in fields)
+    if not 1 < len(hours) * len(minutes) * len(seconds) <= _MOST_TIMES:
+        return []
+    times = product(hours, minutes, seconds)
+    return [timedelta(hours=hour, minutes=minute, seconds=second) for hour, minute, second in times]
 
 
 class _Stepper:

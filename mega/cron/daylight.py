@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from mega.cron.calendar import Calendar
-from mega.cron.zone import ONE_SECOND, Zone
+from mega.cron.zone import ONE_SECOND, Steady, Zone, at
 
 # A longer jump is a correction of the clock, not DST: nothing in it is made up for.
 LONGEST_GAP = timedelta(hours=3)
@@ -54,8 +54,16 @@ class EveryPass:
     def __init__(self, calendar: Calendar, zone: Zone) -> None:
         self._calendar = calendar
         self._zone = zone
+        self._steady: Steady | None = None
 
     def next(self, after: datetime) -> datetime | None:
+        steady = self._steady
+        if steady is None or not steady.start <= after < steady.end:
+            steady = self._steady = self._zone.steady_from(after)
+        if steady is not None:  # as on all days but a few: then there is one pass, and no gap
+            wall = self._calendar.next(after.replace(tzinfo=None) + steady.offset)
+            if wall is None or (tick := at(wall, steady.offset)) < steady.end:
+                return tick if wall else None
         found = (self._next_by_wall(after), self._first_repeated(after))
         return min((instant for instant in found if instant), default=None)
 

@@ -15,6 +15,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from mega.errors import BadTimezone, did_you_mean
 
 ONE_SECOND = timedelta(seconds=1)
+ONE_DAY = timedelta(days=1)
 
 _LOCALTIME = Path("/etc/localtime")
 _TIMEZONE = Path("/etc/timezone")
@@ -74,6 +75,15 @@ class Jump:
         return self.instant.replace(tzinfo=None) + self.offset_after
 
 
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """A time from `start` until before `end` in which the offset does not change."""
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+
+
 class Zone:
     """The two-way mapping between instants and wall times of one zone, exact to the second."""
 
@@ -87,19 +97,27 @@ class Zone:
         """Return the instant of `wall`, both when the clock shows it twice, none in a gap."""
         first, second = self._offsets(wall)
         if first == second:
-            return [_at(wall, first)]
-        return [_at(wall, first), _at(wall, second)] if first > second else []
+            return [at(wall, first)]
+        return [at(wall, first), at(wall, second)] if first > second else []
 
     def gap(self, wall: datetime) -> Jump:
         """Return the jump that skips `wall`, which has no instant."""
         before, after = self._offsets(wall)
-        return self._first_jump(_at(wall, after) - ONE_SECOND, _at(wall, before))
+        return self._first_jump(at(wall, after) - ONE_SECOND, at(wall, before))
 
     def jump_back(self, start: datetime, end: datetime) -> Jump | None:
         """Return the backward jump in (start, end], which holds one jump at most."""
         if self._offset(end) >= self._offset(start):
             return None
         return self._first_jump(start, end)
+
+    def steady_from(self, start: datetime) -> Steady | None:
+        """Return the day from that instant on, unless the clock jumps in it.
+
+        No zone has jumped twice within two days, so equal offsets at both ends tell.
+        """
+        end, offset = start + ONE_DAY, self._offset(start)
+        return Steady(start, end, offset) if self._offset(end) == offset else None
 
     def repeated_since(self, instant: datetime) -> Jump | None:
         """Return the backward jump whose second pass shows at `instant`."""
@@ -129,7 +147,8 @@ class Zone:
         return first, second
 
 
-def _at(wall: datetime, offset: timedelta) -> datetime:
+def at(wall: datetime, offset: timedelta) -> datetime:
+    """Return the instant at which a clock of that offset shows `wall`."""
     return (wall - offset).replace(tzinfo=UTC)
 
 
