@@ -22,7 +22,7 @@
    a fault, or a hand-over that never arrived.
 7. **No worker ends by itself**, but for poison and a server that it can't reach at its start;
    and what is told to stop does so.
-8. **No delayed job is early.**
+8. **No delayed job is early**, by the clock of the machine, which may be set meanwhile.
 9. **One job of a unique key at a time.** None begins between the first start of another one of
    its key and the end of that one, by whatever it ends.
 10. **A record tells the end.** When a tracked job is done or a dead letter, its record says so,
@@ -196,6 +196,7 @@ def by_surprise(history: History, placed: Placed, letter: Letter) -> str:
 def early(history: History, placed: Placed) -> Iterator[str]:
     due_at = placed.tries[0] + placed.delay
     for run in history.runs_of(placed.job_id)[:1]:
+        due_at -= history.stepped_forward(placed.tries[0], run.start)
         if placed.delay and run.start < due_at - EARLY:
             yield f"it began {due_at - run.start:.2f} s before it was due"
 

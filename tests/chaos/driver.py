@@ -48,7 +48,7 @@ class Chaos:
     def run(self, seconds: float) -> None:
         """Go on for so long; `reports` are then those of all broken histories."""
         end, count = time.monotonic() + seconds, 0
-        with Cluster(self.home, self.history) as cluster, Sentinel(self.history.faults):
+        with Cluster(self.home, self.history) as cluster, Sentinel(self.history):
             while (left := end - time.monotonic()) > SHORTEST_ROUND:
                 count += 1
                 self._round(cluster, f"{self.seed}.{count}", min(left, ROUND))

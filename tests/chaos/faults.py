@@ -13,7 +13,7 @@ from random import Random
 from types import TracebackType
 
 from tests.chaos.cluster import STOP_WITHIN, Cluster, Slot
-from tests.chaos.history import ACK_WAIT, Fault, Trouble
+from tests.chaos.history import ACK_WAIT, Fault, History, Trouble
 from tests.proxy import Direction, Proxy
 
 __all__ = ["Faults", "Sentinel"]
@@ -22,6 +22,8 @@ MEAN_GAP = 0.8
 STEP = 0.02
 LONGEST_ABSENCE = 1.5
 STALL = 0.4
+#: By so much a clock is set or drifts; less is noise of the two readings.
+SET = 0.02
 SHORT, LONG = (0.1, 0.4), (ACK_WAIT, 2 * ACK_WAIT)
 #: These leave a slot without a process, until another one is started.
 ENDS = ("kill", "stop")
@@ -186,10 +188,13 @@ def lose(proxy: Proxy) -> None:
 
 
 class Sentinel:
-    """Notes when the machine itself stood still: this, too, may end a lease."""
+    """Notes when the machine itself stood still, which may end a lease, or when its clock was set.
 
-    def __init__(self, faults: list[Fault]) -> None:
-        self._faults = faults
+    Of a machine that was suspended both can be true.
+    """
+
+    def __init__(self, history: History) -> None:
+        self._history = history
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -207,9 +212,17 @@ class Sentinel:
         self._thread.join()
 
     def _watch(self) -> None:
-        last = time.monotonic()
+        last, offset = time.monotonic(), clock_offset()
         while not self._is_over.wait(STEP):
-            now = time.monotonic()
+            now, found = time.monotonic(), clock_offset()
             if now - last > STALL:
-                self._faults.append(Fault("stall", "all", last, now))
+                self._history.faults.append(Fault("stall", "all", last, now))
+            if abs(found - offset) > SET:
+                self._history.clock_steps.append((now, found - offset))
+                offset = found
             last = now
+
+
+def clock_offset() -> float:
+    """Return by how much the wall clock is ahead of the monotonic one."""
+    return time.time() - time.monotonic()

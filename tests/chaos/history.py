@@ -132,7 +132,10 @@ class Passing:
 
 @dataclass
 class History:
-    """All that is known of a round; `settled` are the jobs of earlier ones."""
+    """All that is known of a round; `settled` are the jobs of earlier ones.
+
+    `clock_steps` are when the machine's clock was found to be set, and by how many seconds.
+    """
 
     placed: dict[str, Placed] = field(default_factory=dict)
     runs: dict[str, list[Run]] = field(default_factory=dict)
@@ -143,6 +146,7 @@ class History:
     states: dict[str, str] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)
+    clock_steps: list[tuple[float, float]] = field(default_factory=list)
     known_letters: set[str] = field(default_factory=set)
     lines_read: int = 0
 
@@ -167,6 +171,10 @@ class History:
         for line in lines[self.lines_read :]:
             _add(self, line.split())
         self.lines_read = len(lines)
+
+    def stepped_forward(self, since: float, until: float) -> float:
+        """Return by how many seconds the machine's clock was set forward then."""
+        return sum(max(0.0, step) for at, step in self.clock_steps if since <= at <= until)
 
     def going_on(self) -> list[str]:
         """Return a line for each run that still goes on."""

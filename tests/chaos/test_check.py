@@ -210,6 +210,11 @@ def test_a_job_that_was_done_is_a_dead_letter_only_after_a_fault() -> None:
 def test_a_delayed_job_that_runs_early_is_found() -> None:
     assert ["early"] == rules(history(run(1, 1, 2), delay=1.5))
     assert [] == check(history(run(1, 1.6, 2), delay=1.5))
+    set_forward = history(run(1, 1, 2), delay=1.5)
+    set_forward.clock_steps = [(0.5, 1.0)]
+    assert [] == check(set_forward)
+    set_forward.clock_steps = [(0.5, 0.1), (0.6, -1.0), (3.0, 1.0)]
+    assert ["early"] == rules(set_forward)
 
 
 @pytest.mark.parametrize(

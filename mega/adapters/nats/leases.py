@@ -177,11 +177,11 @@ class Leases:
             renewing.close()
             return False
         answer = asyncio.wrap_future(asking)
-        await asyncio.wait({answer}, timeout=within)
-        if answer.done():
-            return answer.result()
-        asking.cancel()
-        return False
+        try:
+            await asyncio.wait({answer}, timeout=within)
+            return answer.done() and answer.result()
+        finally:
+            asking.cancel()  # also when this thread ends: the main loop must not keep it
 
     def _complain(self, deliveries: list[NatsDelivery]) -> None:
         lapsed = sum(delivery.lapsed for delivery in deliveries)
