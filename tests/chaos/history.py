@@ -227,7 +227,9 @@ class History:
         tried again after the server was killed, which then forgets the ids of jobs that ended.
         """
         met = sum(
-            self.has_met(self.slot_of(run), run.start, self.sent_at(run) + MOMENT, after=MOMENT)
+            self.has_met(
+                self.slot_of(run), self.got_at(run), self.sent_at(run) + MOMENT, after=MOMENT
+            )
             for run in self.runs_of(job_id)
         )
         tries = sorted(self.tries_of(job_id))
@@ -237,10 +239,20 @@ class History:
     def tries_of(self, job_id: str) -> Iterator[float]:
         """Yield when it was enqueued, or may have been: a child is by each run of its parent."""
         if job_id in self.placed:
-            yield from self.placed[job_id].tries
+            placed = self.placed[job_id]
+            yield from placed.tries
+            if placed.stored_at is not None:  # one try sends again until there is an answer
+                yield placed.stored_at
         parent, _, is_child = job_id.rpartition(".")
         if is_child == "child":
             yield from (run.start for run in self.runs.get(parent, ()))
+
+    def got_at(self, run: Run) -> float:
+        """Return when the run's process was handed the job; it may begin it much later."""
+        passings = self.passings.get(run.job_id, ())
+        mine = (each for each in passings if each.slot == self.slot_of(run))
+        before = (each.at for each in mine if each.what == "hand-over" and each.at <= run.start)
+        return max(before, default=run.start)
 
     def sent_at(self, run: Run) -> float:
         """Return when the run's answer has left its process, whose event loop may stand still."""

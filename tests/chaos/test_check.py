@@ -171,6 +171,21 @@ def test_an_answer_that_waits_for_a_blocked_event_loop_may_get_lost() -> None:
     assert [] == check(late)
 
 
+def test_a_hand_over_may_be_forgotten_before_its_run_begins() -> None:
+    runs = [run(1, 4, 5), run(2, 8, 9, slot=2)]
+    faults = [Fault("kill", "server", 2, 2.5)]
+    assert "again" in rules(history(*runs, faults=faults))
+    passings = [hand_over(1, 1), hand_over(2, 8, slot=2)]
+    assert [] == check(history(*runs, faults=faults, passings=passings))
+
+
+def test_an_enqueue_is_sent_again_until_it_is_answered() -> None:
+    runs = [run(1, 0.1, 0.2), run(1, 9, 10, slot=2)]
+    faults = [Fault("kill", "server", 4, 4.5)]
+    assert ["again"] == rules(history(*runs, faults=faults))
+    assert [] == check(history(*runs, faults=faults, stored_at=6.0))
+
+
 def test_a_run_above_the_last_attempt_is_found() -> None:
     assert ["too_often"] == rules(history(run(8, 1, 2)))
 
