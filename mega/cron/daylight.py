@@ -62,8 +62,11 @@ class EveryPass:
             steady = self._steady = self._zone.steady_from(after)
         if steady is not None:  # as on all days but a few: then there is one pass, and no gap
             wall = self._calendar.next(after.replace(tzinfo=None) + steady.offset)
-            if wall is None or (tick := at(wall, steady.offset)) < steady.end:
-                return tick if wall else None
+            if wall is None:
+                return None
+            tick = at(wall, steady.offset)
+            if tick < steady.end:
+                return tick
         found = (self._next_by_wall(after), self._first_repeated(after))
         return min((instant for instant in found if instant), default=None)
 
