@@ -263,7 +263,7 @@ class Execution:
             end["result"] = msgspec.Raw(self._encode(result))
         except PayloadError as error:
             logger.error("%s %s: %s", attempt.message.subject, attempt.message.id, error)
-            end["error"] = str(error)
+            end["error"] = one_line(error)
         record = attempt.record("done", **end)
         await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
 

@@ -156,6 +156,7 @@ async def test_a_result_that_has_no_room(broker: str, subject: str, size: int) -
         with pytest.raises(JobFailedError, match="its result has"):
             await job.result(timeout=20)
     assert ("done", 1) == (record.state, len(runs))
+    assert 1 == len((record.error or "").splitlines())
 
 
 LONG = ValueError("x" * 10_000)

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.publisher import STORED, WITHIN, Outgoing, PubAck, Publisher, decode_ack
 from mega.adapters.nats.replies import Answer, Lost, is_no_responders
+from mega.adapters.nats.transport import frame, header_block
 from mega.errors import BrokerError, BrokerFull, BrokerUnavailable, PayloadTooLarge
 from mega.ports import Outcome, Receipt
 
@@ -102,7 +103,7 @@ class Bulk:
     async def _send(self, batch: Batch) -> Answer:
         batch_id = token_hex(4)  # short: the headers stay with each message
         frames = [
-            frame(outgoing, f"{BATCH_ID}: {batch_id}\r\n{BATCH_NUMBER}: {number}\r\n")
+            in_batch(outgoing, f"{BATCH_ID}: {batch_id}\r\n{BATCH_NUMBER}: {number}\r\n")
             for number, outgoing in enumerate(batch[:-1], 1)
         ]
         await self._client.send(b"".join(frames))
@@ -111,15 +112,10 @@ class Bulk:
         return await self._client.replies.post(subject, body, headers=headers, timeout=WITHIN)
 
 
-def frame(outgoing: Outgoing, more: str) -> bytes:
-    """Return a message with `more` headers, as it goes over the wire.
-
-    nats-py checks and writes each part of each header, which takes four times as long.
-    """
-    lines = "".join([f"{name}: {value}\r\n" for name, value in outgoing.headers.items()])
-    head, body = f"NATS/1.0\r\n{lines}{more}\r\n".encode(), outgoing.body
-    sizes = f"HPUB {outgoing.subject} {len(head)} {len(head) + len(body)}\r\n".encode()
-    return b"".join((sizes, head, body, b"\r\n"))
+def in_batch(outgoing: Outgoing, more: str) -> bytes:
+    """Return a message of a batch, with `more` headers, as it goes over the wire."""
+    head = header_block(outgoing.headers, more).encode()
+    return frame(outgoing.subject, "", head, outgoing.body)
 
 
 def cut(outgoings: Batch) -> Iterator[Batch]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nats.aio.client import Client
 
-__all__ = ["Transport"]
+__all__ = ["Transport", "frame", "header_block"]
 
 LINE_ENDS_BESIDE_HEADERS = 2
 
@@ -29,17 +30,28 @@ class Transport(Client):
         if head is None:
             await super()._send_publish(subject, reply, payload, payload_size, headers)
             return
-        start = f"HPUB {subject} {reply} {len(head)} {len(head) + payload_size}\r\n{head}"
         self.stats["out_msgs"] += 1
         self.stats["out_bytes"] += payload_size
-        await self._send_command(b"%b%b\r\n" % (start.encode(), payload))
+        await self._send_command(frame(subject, reply, head, payload))
         if self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
 
 
-def written(headers: dict[str, str]) -> str | None:
+def written(headers: Mapping[str, str]) -> bytes | None:
     """Return the headers as they are sent, or None if they are not as plain as they look."""
+    head = header_block(headers)
+    line_ends = len(headers) + LINE_ENDS_BESIDE_HEADERS
+    is_plain = head.isascii() and head.count("\n") == line_ends == head.count("\r")
+    return head.encode() if is_plain else None
+
+
+def header_block(headers: Mapping[str, str], more: str = "") -> str:
+    """Return the headers in their block; `more` are whole lines behind them."""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-    head = f"NATS/1.0\r\n{lines}\r\n"
-    is_plain = head.isascii() and head.count("\n") == len(headers) + LINE_ENDS_BESIDE_HEADERS
-    return head if is_plain and head.count("\r") == head.count("\n") else None
+    return f"NATS/1.0\r\n{lines}{more}\r\n"
+
+
+def frame(subject: str, reply: str, head: bytes, body: bytes) -> bytes:
+    """Return a message with headers, as it goes over the wire; `reply` may be empty."""
+    sizes = f"HPUB {subject} {reply} {len(head)} {len(head) + len(body)}\r\n".encode()
+    return b"".join((sizes, head, body, b"\r\n"))
