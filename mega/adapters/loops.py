@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -16,11 +17,17 @@ else:
 
 
 class LoopAside(Usual):
-    """A loop that can also be closed when no thread can be started any more.
+    """A loop that goes on, and can be closed, when no thread can be started any more.
 
-    From Python 3.12 on that is so as soon as the interpreter ends, and asyncio starts one to
-    shut down the executor in which it has looked up the names of hosts.
+    That is so as soon as the interpreter ends. asyncio looks up the names of hosts in an
+    executor, and from Python 3.12 on starts a thread to shut that down.
     """
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
+        try:
+            return await super().getaddrinfo(host, port, **options)
+        except RuntimeError:  # the executor takes nothing more
+            return socket.getaddrinfo(host, port, **options)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         # A call from another thread that the end cuts off; who made it is told.

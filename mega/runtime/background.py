@@ -74,7 +74,10 @@ class Line:
         try:
             self._thread.start()
         except RuntimeError as error:  # from Python 3.12 on, when the interpreter ends
-            raise NotConnected(f"no connection can be opened any more: {error}.") from None
+            raise NotConnected(
+                f"no connection can be opened any more: {error}.",
+                hint="Enqueue once before the main thread ends; the connection lasts longer.",
+            ) from None
 
     @property
     def has_failed(self) -> bool:

@@ -74,6 +74,23 @@ AT_EXIT = """
         atexit.register(send, 0)
 """
 
+AFTER_AN_OUTAGE = """
+    import atexit, time
+    from pathlib import Path
+    from mega.errors import BrokerUnavailable
+    def send_last() -> None:
+        print("ends", flush=True)
+        while not Path("gate").exists():
+            time.sleep(0.02)
+        try:
+            send(2)
+        except BrokerUnavailable as error:
+            print(error.code)
+    if __name__ == "__main__":
+        send(1)
+        atexit.register(send_last)
+"""
+
 CUT_OFF = """
     from mega.errors import MegaError
     def go_on() -> None:
@@ -153,16 +170,39 @@ async def test_while_the_interpreter_ends(
     assert [0, 1, 2] == await numbers(onlooker, subject)
 
 
-@pytest.mark.parametrize("body", [AT_EXIT, CUT_OFF])
+def by_name(broker: str) -> str:
+    """Return the URL with the server's host as a name, which has to be looked up."""
+    named = broker.replace("127.0.0.1", "localhost")
+    assert named != broker
+    return named
+
+
+@pytest.mark.parametrize("body", [THREADS, AT_EXIT, CUT_OFF], ids=["threads", "at exit", "cut off"])
 async def test_a_script_that_names_the_host_of_its_server_ends_quietly(
     tmp_path: Path, home: Path, broker: str, subject: str, body: str
 ) -> None:
     """enq-03: asyncio looks names up in threads, and none can be started at the end any more."""
-    named = broker.replace("127.0.0.1", "localhost")
-    assert named != broker
-    program = await run(write_app(tmp_path, script(named, subject, body)), home)
+    program = await run(write_app(tmp_path, script(by_name(broker), subject, body)), home)
 
     assert ("", 0) == (program.errors, program.code)
+
+
+@pytest.mark.parametrize("comes_back", [True, False], ids=["comes back", "stays away"])
+def test_a_server_that_goes_away_while_the_interpreter_ends(
+    tmp_path: Path, home: Path, subject: str, comes_back: bool
+) -> None:
+    """enq-03: its name is looked up once more. If it stays away the call says so, and no other."""
+    with NatsServer() as server:
+        named = by_name(server.url().text)
+        file = write_app(tmp_path, script(named, subject, AFTER_AN_OUTAGE))
+        with Program(file, home=home) as program:
+            program.wait_for("ends")
+            server.restart() if comes_back else server.kill()
+            (tmp_path / "gate").touch()
+            assert 0 == program.wait()
+
+    assert ["ends"] + ["broker.unavailable"] * (not comes_back) == program.output.split()
+    assert "Traceback" not in program.errors
 
 
 def test_a_script_with_an_embedded_server(tmp_path: Path, home: Path, subject: str) -> None:

@@ -25,6 +25,8 @@ LONGEST_TRY = 2.0
 PING_INTERVAL = 10**6  # `Pulse` asks more often
 CLOSE_WITHIN = 2.0
 CANCEL_AGAIN_AFTER = 0.1
+#: From nats-py, and from asyncio's `writelines` on a lost link (python/cpython#136234).
+STRAY_ERRORS = RuntimeError, AssertionError, AttributeError, TypeError
 
 
 async def dial(
@@ -149,7 +151,7 @@ async def close_quietly(nc: NatsClient) -> None:
     await asyncio.wait({closing}, timeout=CLOSE_WITHIN)
     abort(nc)  # what closing waits for: a dead link takes nothing more
     await cancel_until_done(closing)
-    with suppress(NatsError, OSError, RuntimeError, AssertionError, asyncio.CancelledError):
+    with suppress(asyncio.CancelledError, NatsError, OSError, *STRAY_ERRORS):
         closing.result()
 
 
