@@ -25,6 +25,7 @@ from mega.adapters.nats.dial import abort, close_quietly, dial
 from mega.adapters.nats.outbox import Outbox, Sent
 from mega.adapters.nats.pulse import LOOK_EVERY, Pulse
 from mega.adapters.nats.replies import Lost, Replies, is_no_responders
+from mega.adapters.nats.transport import Transport
 from mega.errors import BrokerError, BrokerUnavailable
 from mega.options import BrokerUrl
 
@@ -106,7 +107,7 @@ class Client:
         longest_wait: float = LONGEST_WAIT,
     ) -> None:
         self.url = url
-        self.nc = NatsClient()
+        self.nc = Transport()
         self.up = asyncio.Event()
         self.replies = Replies(self.up)
         self.interests: set[Interest] = set()

@@ -143,7 +143,7 @@ class NatsDelivery:
         desk.client.outbox.keep((self.reply, b"", None))
         if desk.client.up.is_set():  # or nats-py would keep it, and send it before the records
             with suppress(NatsError):
-                await desk.client.nc.publish(self.reply)
+                await desk.client.nc.acknowledge(self.reply)
 
     async def retry(self, copy: Message, *, after: float) -> None:
         await self._desk.publisher.publish(copy, server_id=server_id(copy), after=after)

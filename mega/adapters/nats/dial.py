@@ -31,7 +31,7 @@ STRAY_ERRORS = RuntimeError, AssertionError, AttributeError, TypeError
 
 async def dial(
     url: BrokerUrl, complaints: Complaints, *, within: float, **options: Any
-) -> NatsClient:
+) -> Transport:
     """Return a connection that reconnects for ever. `options` are more of `nats.connect`.
 
     Raises: BrokerUnavailable after `within` seconds, BrokerError at once when it is refused.
@@ -59,7 +59,7 @@ class Dialing:
         self._cause = "no answer"
         self._refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def connect(self, within: float, options: dict[str, Any]) -> NatsClient:
+    async def connect(self, within: float, options: dict[str, Any]) -> Transport:
         """Return the connection, or raise why there is none."""
         try:
             if await self._has_connected(within, options):
