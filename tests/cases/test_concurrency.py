@@ -22,6 +22,7 @@ from mega.runtime.watchdog import Watchdog
 from tests.apps.program import Program, write_app
 from tests.cases.onlooker import Onlooker, stream_of
 from tests.cases.served import serving
+from tests.unit.adapters.nats.asking import until_answer
 from tests.waiting import until, until_sync
 
 
@@ -149,10 +150,11 @@ async def test_a_limit_of_the_worker_beside_those_of_its_jobs(broker: str, subje
         return work
 
     jobs = [declare(name) for name in ("a", "b", "c")]
-    async with serving(app, max_jobs=6) as served:
+    async with app:
         for _ in range(15):
             for job in jobs:
                 await job.enqueue()
+    async with serving(app, max_jobs=6) as served:
         await served.wait_for(JobDone, 45, within=30)
 
     assert 6 == tally.most["all"]
@@ -205,26 +207,20 @@ async def test_a_job_that_waits_for_its_turn_keeps_its_lease_and_goes_back_unbeg
         await first.enqueue()
         await until(lambda: served.session.around.in_hand, what="the first one runs")
         waiting = await second.enqueue()
-        await anyio.sleep(3.5)  # more than three times ack_wait
+        await anyio.sleep(3.5)  # how long it waits: more than three times ack_wait
         served.stop()
-        held = stream_of(f"{subject}.second")
-        await until(lambda: served.session.around.in_hand, what="the first one still runs")
-        consumer = await onlooker.client.jsm().consumers_info(held)
-        await until_given_back(onlooker, held)
+        assert served.session.around.in_hand
+        consumer = await onlooker.client.jsm().consumer_info(stream_of(waiting.subject), "workers")
+        await until_answer(
+            lambda: onlooker.in_hand(waiting.subject), lambda held: held == 0, what="its return"
+        )
         may_end.set()
-    assert ([], 0) == (seen, consumer[0].num_redelivered)
+    assert ([], 0) == (seen, consumer.num_redelivered)
     assert "waiting" == (await onlooker.record(waiting.id) or {})["state"]
 
     async with serving(app, max_jobs=1) as served:
         await served.wait_for(JobDone)
     assert [1] == seen
-
-
-async def until_given_back(onlooker: Onlooker, stream: str) -> None:
-    manager, deadline = onlooker.client.jsm(), anyio.current_time() + 10
-    while (await manager.consumers_info(stream))[0].num_ack_pending:
-        assert anyio.current_time() < deadline, f"after 10 s a message of {stream} is in hand"
-        await anyio.sleep(0.02)
 
 
 BAD_COUNTS = [0, -1, 1.5, "2", True, None]

@@ -72,44 +72,20 @@ def noted(order: Order, ctx: JobContext) -> Iterator[None]:
 
 
 async def perform(order: Order, ctx: JobContext) -> None:
-    """Run as ordered, on the event loop."""
+    """Run as ordered, on the event loop. Many jobs differ in their options alone."""
     with noted(order, ctx):
         await anyio.sleep(order.seconds)
 
 
-@app.job("chaos.short", retries=8, backoff=SOON, concurrency=12, result_ttl=HALF_DAY)
-async def short(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.untracked", retries=8, backoff=SOON, concurrency=12, track=False)
-async def untracked(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.long", retries=8, concurrency=12, result_ttl=HALF_DAY)
-async def long(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.shared", retries=8, concurrency=5, per_worker=2, result_ttl=HALF_DAY)
-async def shared(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.failing", retries=2, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)
-async def failing(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.flaky", retries=6, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)
-async def flaky(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.once", retries=0, concurrency=8, result_ttl=HALF_DAY)
-async def once(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
+app.job("chaos.short", retries=8, backoff=SOON, concurrency=12, result_ttl=HALF_DAY)(perform)
+app.job("chaos.untracked", retries=8, backoff=SOON, concurrency=12, track=False)(perform)
+app.job("chaos.long", retries=8, concurrency=12, result_ttl=HALF_DAY)(perform)
+app.job("chaos.shared", retries=8, concurrency=5, per_worker=2, result_ttl=HALF_DAY)(perform)
+app.job("chaos.failing", retries=2, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)(perform)
+app.job("chaos.flaky", retries=6, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)(perform)
+app.job("chaos.once", retries=0, concurrency=8, result_ttl=HALF_DAY)(perform)
+app.job("chaos.unique", retries=6, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)(perform)
+child = app.job("chaos.child", retries=8, backoff=SOON, concurrency=8, track=False)(perform)
 
 
 @app.job("chaos.thread", retries=8, concurrency=6, result_ttl=HALF_DAY)
@@ -130,16 +106,6 @@ async def poison(order: Order, ctx: JobContext) -> None:
         await anyio.sleep(order.seconds)
         os.kill(os.getpid(), signal.SIGKILL)
         await anyio.sleep_forever()
-
-
-@app.job("chaos.unique", retries=6, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)
-async def unique(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
-
-
-@app.job("chaos.child", retries=8, backoff=SOON, concurrency=8, track=False)
-async def child(order: Order, ctx: JobContext) -> None:
-    await perform(order, ctx)
 
 
 @app.job("chaos.parent", retries=8, backoff=SOON, concurrency=8, result_ttl=HALF_DAY)

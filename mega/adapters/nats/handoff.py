@@ -13,7 +13,7 @@ __all__ = ["Handoff", "TimeSlice"]
 T = TypeVar("T")
 
 FAN_OUT = 2
-#: Seconds. A turn costs the loop a look at its sockets, about as much as one short job.
+#: Seconds. The end of a slice costs the loop a look at its sockets, as much as one short job.
 LONGEST_SLICE = 0.01
 
 
@@ -29,12 +29,12 @@ class TimeSlice:
         self._unlucky: dict[Handoff[Any], None] = {}
 
     def begin(self) -> None:
-        """Begin a turn; it ends with the loop's next look around."""
+        """Begin a slice; it ends with the loop's next look around."""
         self.ends_at = monotonic() + LONGEST_SLICE
         asyncio.get_running_loop().call_soon(self._end)
 
     def wait_for_next(self, handoff: Handoff[Any]) -> None:
-        """Call the handoff at the beginning of the next turn."""
+        """Call the handoff at the beginning of the next slice."""
         self._unlucky[handoff] = None
 
     @property
@@ -85,7 +85,7 @@ class Handoff(Generic[T]):
         return item
 
     def go_first(self) -> None:
-        """Hand out one item, however little time is left in this turn."""
+        """Hand out one item, however little time is left of this slice."""
         self._is_first = True
         if self.waiting and not self._woken:
             self._wake()

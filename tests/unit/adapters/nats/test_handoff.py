@@ -76,7 +76,7 @@ async def test_a_taker_that_gave_up_is_passed_over() -> None:
 
 
 async def take_slowly(handoff: Handoff[int], name: str, log: list[str]) -> None:
-    """Do work that never waits, and lasts as long as a turn."""
+    """Do work that never waits, and lasts as long as a slice."""
     while True:
         await handoff.take()
         log.append(name)
