@@ -21,6 +21,7 @@ from mega.handles import CpuHandle, Job, JobHandle, ScheduleHandle
 from mega.options import Backoff, DeadLetter, Lock
 from mega.version import __version__
 from mega.wire.record import JobRecord
+from mega.wire.schedule_record import ScheduleRecord
 
 __all__ = [
     "App",
@@ -48,6 +49,7 @@ __all__ = [
     "Retry",
     "ScheduleContext",
     "ScheduleHandle",
+    "ScheduleRecord",
     "Snooze",
     "__version__",
     "current_job",

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from typing_extensions import TypeVar
 
-from mega.adapters import make_broker, make_pool, run_aside
+from mega.adapters import make_broker, make_pool, open_locks, run_aside
 from mega.dead_letters import DeadLetters
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
+from mega.declare.lock_url import LockStores, parse_locks
 from mega.declare.naming import AppFile, alias_main, located
-from mega.declare.registry import CpuSpec, ScheduleSpec
+from mega.declare.registry import CpuSpec
 from mega.enqueue import Enqueuer
 from mega.errors import NotConnected, sole_error
 from mega.group import Group
-from mega.handles import JobHandle, Owner
+from mega.handles import JobHandle, Owner, Schedules
 from mega.ops.terminal import show_errors_plainly
-from mega.options import BrokerUrl, Role, check_role
-from mega.ports import Broker, Clock
+from mega.options import DEFAULT_LOCK, BrokerUrl, Role, check_role
+from mega.ports import Broker, ClaimStore, Clock
 from mega.runtime.background import Background
 from mega.runtime.clock import SystemClock
 from mega.runtime.producer import Target
@@ -46,8 +47,9 @@ class App(Group, Enqueuer, Generic[S]):
 
     `broker` is a URL: `nats://…`, `embedded:` (the default: a server of its own in `.mega/`
     beside the file) or `memory:`. `lifespan` is an async context manager that is entered in
-    each serving process; what it yields is `app.state` and `ctx.state`. `provision=False`
-    creates no stream, for a worker without that permission.
+    each serving process; what it yields is `app.state` and `ctx.state`. `locks` names lock
+    stores for `lock=` of schedules, each by the URL of a Redis or those of several.
+    `provision=False` creates no stream, for a worker without that permission.
 
     `async with app:` connects a producer, for scripts and web apps.
     """
@@ -59,6 +61,7 @@ class App(Group, Enqueuer, Generic[S]):
         *,
         broker: str | None = None,
         lifespan: None = None,
+        locks: LockStores | None = None,
         provision: bool = True,
     ) -> None: ...
     @overload
@@ -68,10 +71,17 @@ class App(Group, Enqueuer, Generic[S]):
         *,
         broker: str | None = None,
         lifespan: Callable[[], AbstractAsyncContextManager[S]],
+        locks: LockStores | None = None,
         provision: bool = True,
     ) -> None: ...
     def __init__(
-        self, name: str, *, broker: str | None = None, lifespan: Any = None, provision: bool = True
+        self,
+        name: str,
+        *,
+        broker: str | None = None,
+        lifespan: Any = None,
+        locks: LockStores | None = None,
+        provision: bool = True,
     ) -> None:
         super().__init__()
         frame = sys._getframe(1)
@@ -81,6 +91,8 @@ class App(Group, Enqueuer, Generic[S]):
         self.state: S = cast("S", None)
         with located(frame):
             self._declared = parse_broker_url(EMBEDDED if broker is None else broker)
+            self._locks = parse_locks(locks)
+        self.registry.lock_stores = (DEFAULT_LOCK, *self._locks)
         self._chosen: BrokerUrl | None = None
         self._lifespan = lifespan or nullcontext
         self._is_provisioning = provision
@@ -211,12 +223,13 @@ class App(Group, Enqueuer, Generic[S]):
             raise NotConnected(f"the app {self.name!r} is entered already.")
         self.check()
         clock = clock or SystemClock()
-        async with broker or self._make_broker(clock) as connected:
-            try:
-                async with self._session_on(connected, clock) as self._session:
-                    yield self._session
-            finally:
-                self._session = None
+        with open_locks(self._locks, clock=clock, in_memory=broker is not None) as locks:
+            async with broker or self._make_broker(clock) as connected:
+                try:
+                    async with self._session_on(connected, clock, locks) as self._session:
+                        yield self._session
+                finally:
+                    self._session = None
 
     @asynccontextmanager
     async def _opened_aside(self) -> AsyncIterator[Session]:
@@ -229,11 +242,18 @@ class App(Group, Enqueuer, Generic[S]):
                 hint="Call it inside `async with app:`, or name another broker.",
             )
         clock = SystemClock()
-        async with self._make_broker(clock) as broker, self._session_on(broker, clock) as session:
+        async with (
+            self._make_broker(clock) as broker,
+            self._session_on(broker, clock, {}) as session,
+        ):
             yield session
 
-    def _session_on(self, broker: Broker, clock: Clock) -> AbstractAsyncContextManager[Session]:
-        return open_session(self, self.registry, broker=broker, pool_factory=make_pool, clock=clock)
+    def _session_on(
+        self, broker: Broker, clock: Clock, locks: Mapping[str, ClaimStore]
+    ) -> AbstractAsyncContextManager[Session]:
+        return open_session(
+            self, self.registry, broker=broker, locks=locks, pool_factory=make_pool, clock=clock
+        )
 
     @asynccontextmanager
     async def _opened_to_serve(
@@ -261,10 +281,8 @@ class App(Group, Enqueuer, Generic[S]):
     def _owner(self) -> Owner:
         return self
 
-    async def _run_schedule(self, spec: ScheduleSpec) -> None:
-        error = await self._live("run_now").schedules.run(spec)
-        if error is not None:
-            raise error
+    def _schedules(self, what: str) -> Schedules:
+        return self._live(what).schedules
 
     async def _call_task(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await self._live("a CPU call").pools.call(spec, args, kwargs)

@@ -33,6 +33,7 @@ from mega.ops.log import log_to_console
 from mega.ops.terminal import CRASHED, plain_errors, say
 from mega.options import ROLES, Role, check_role, to_seconds
 from mega.runtime.banner import screen
+from mega.runtime.scheduler import warn_of_host_zone
 from mega.version import __version__
 from mega.wire.payload import Codec
 
@@ -143,7 +144,8 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     _prepare(app, options, defaults, logging.INFO)
     if options.check:
         say(_screen(app, role), sys.stdout)
-        _warn_of_host_zone(app, role)
+        if role in ("all", "scheduler"):
+            warn_of_host_zone(app.registry.schedules.values())
         return
     given = options.drain_timeout
     timeout = defaults.drain_timeout if given is None else given
@@ -272,13 +274,6 @@ def _say_ready(app: Served, role: Role, begun: float) -> None:
     say(_screen(app, role), sys.stdout)
     seconds = time.monotonic() - begun
     say(f"ready in {seconds:.1f} s – Ctrl-C stops, --help lists roles", sys.stdout)
-    _warn_of_host_zone(app, role)
-
-
-def _warn_of_host_zone(app: Served, role: Role) -> None:
-    zones = {spec.timezone for spec in app.registry.schedules.values() if spec.is_host_zone}
-    if zones and role in ("all", "scheduler"):
-        logger.warning("schedules without timezone= run in the host's zone, %s", zones.pop())
 
 
 Command: TypeAlias = Callable[[Served, Sequence[str], Defaults], None]

@@ -108,8 +108,9 @@ class JobFailed(JobEvent):
 
     `phase` says why: `retries` (the last attempt failed), `rejected` (another run can't help),
     `crashed` (it killed its workers), `payload` or `malformed` (it can't be read), `too_large`
-    (the broker has no room for its next copy). Or it is `dead_letter`: `error` kept the dead
-    letter from being stored, which is tried again.
+    (its next copy, with all headers, is over what the broker takes). Or it is `dead_letter`, and
+    the job has not ended: `error` kept its dead letter from being stored, which is tried again;
+    told at each refusal.
     """
 
     kind: ClassVar[str] = "job.fail"
@@ -176,7 +177,10 @@ class ScheduleDone(ScheduleEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleFailed(ScheduleEvent):
-    """A run raised (`phase` `run`), or its lock could not be released (`release`)."""
+    """A run raised (`phase` `run`), or its lock could not be released (`release`).
+
+    After a run of the phase `retry` the tick is run once more.
+    """
 
     kind: ClassVar[str] = "schedule.fail"
     error: BaseException
@@ -202,10 +206,11 @@ class LockLost(ScheduleEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class LockStoreDown(ScheduleEvent):
-    """The lock store did not answer."""
+    """The lock store did not answer; `again`: it did not the time before either."""
 
     kind: ClassVar[str] = "lock.down"
     error: BaseException
+    again: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

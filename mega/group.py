@@ -26,25 +26,29 @@ from mega.declare.signature import (
     inspect_schedule,
     is_coroutine_function,
 )
+from mega.decorators import JobDecorator, ScheduleDecorator
 from mega.errors import BadHandler, BadOption
 from mega.events import Event, event_class
 from mega.handles import (
     CpuHandle,
     Handle,
-    JobDecorator,
     JobHandle,
     Owner,
-    ScheduleDecorator,
     ScheduleHandle,
 )
 from mega.options import (
     Backoff,
+    CatchUp,
     DeadLetter,
     JobOptions,
     Lock,
+    LockErrorPolicy,
+    Overlap,
     PoolOptions,
     RetryOn,
     Role,
+    ScheduleOptions,
+    Scope,
     Seconds,
     check_role,
     refuse_unknown,
@@ -69,7 +73,6 @@ Fn = Callable[..., Any]
 
 DEFAULT_BACKOFF = Backoff()
 DEFAULT_DEAD_LETTER = DeadLetter()
-LOCK_STORES = ("default",)
 
 
 class Group:
@@ -144,17 +147,31 @@ class Group:
         every: Seconds | None = None,
         timezone: str | None = None,
         lock: bool | str | Lock | None = None,
-        timeout: Seconds | None = None,
         name: str | None = None,
+        jitter: Seconds = 0,
+        overlap: Overlap = "skip",
+        catch_up: CatchUp = "one",
+        grace: Seconds | None = None,
+        retries: int = 0,
+        scope: Scope = "cluster",
+        on_lock_error: LockErrorPolicy = "skip",
+        timeout: Seconds | None = None,
         **unknown: Never,
     ) -> ScheduleDecorator:
         """Declare a schedule: a cron expression, or `every` so many seconds.
 
         The function takes `()` or `(ctx)`. Each tick runs once, however many schedulers
         there are; `lock` keeps runs apart that last longer than the time between ticks.
-        After `timeout` seconds a run is cancelled and has failed.
         Over a job, each tick enqueues that job. `timezone` is an IANA name; None means the
-        host's. The dialect of cron is described in docs/reference/cron.md.
+        host's. The dialect of cron is described in docs/reference/cron.md, and what the
+        options do in docs/how-to/schedule.md.
+
+        `jitter`: start up to so many seconds after the tick, always the same for one name.
+        `overlap`: what a tick does while the last run goes on in this process.
+        `catch_up`: what becomes of missed ticks; with "skip" one that is less than `grace`
+        seconds late still runs. `retries`: runs of one tick after a failed one.
+        `scope="replica"`: run in each scheduler process. `on_lock_error`: what a tick does
+        that can't be claimed. After `timeout` seconds a run is cancelled and has failed.
 
         Raises: DeclarationError.
         """
@@ -162,8 +179,22 @@ class Group:
             _refuse_bare(cron, '@app.schedule("0 3 * * *")')
             refuse_unknown(unknown, Group.schedule.__kwdefaults__ or (), what="a schedule")
             timetable = _timetable(cron, every, timezone)
-            checked_lock = to_lock(lock, stores=LOCK_STORES)
-            limit = to_timeout(timeout)
+            checked_lock = to_lock(lock, stores=self.registry.lock_stores)
+            options = ScheduleOptions(
+                jitter=jitter,
+                overlap=overlap,
+                catch_up=catch_up,
+                grace=grace,
+                retries=retries,
+                scope=scope,
+                on_lock_error=on_lock_error,
+                timeout=timeout,
+            )
+            if scope == "replica" and checked_lock is not None:
+                raise BadOption(
+                    'lock= keeps processes apart, and scope="replica" runs in each of them.',
+                    hint="Leave one of them out.",
+                )
 
         def declare(fn: Fn) -> ScheduleHandle[Any, Any]:
             handler, subject = _scheduled(fn, sys._getframe(1))
@@ -174,9 +205,16 @@ class Group:
                 is_host_zone=cron is not None and timezone is None,
                 lock=checked_lock,
                 handler=handler,
-                timeout=limit,
+                options=options,
                 subject=subject,
             )
+            if subject is not None and scope == "replica":
+                raise BadOption(
+                    f'scope="replica" of the schedule "{spec.name}" has no meaning: a job is '
+                    "enqueued once for each tick.",
+                    where=handler.place,
+                    hint="Leave it out, or schedule a function.",
+                )
             self.registry.add_schedule(spec)
             return self._keep(ScheduleHandle(spec, self._owner))
 

@@ -7,7 +7,7 @@ group that declared it is not included.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import (
@@ -26,25 +26,24 @@ import anyio
 import msgspec
 from typing_extensions import TypeVar, Unpack
 
-from mega.context import JobContext, ScheduleContext
 from mega.declare.registry import CpuSpec, JobSpec, ScheduleSpec
 from mega.errors import JobFailedError, NotConnected, ResultExpired
 from mega.options import Backoff, Seconds, check_count, to_seconds, to_timeout
 from mega.ports import StateStore
 from mega.wire.payload import Codec
 from mega.wire.record import JobRecord
+from mega.wire.schedule_record import ScheduleRecord
 
 __all__ = [
     "BulkOptions",
     "CpuHandle",
     "EnqueueOptions",
     "Job",
-    "JobDecorator",
     "JobHandle",
     "Owner",
     "PayloadOf",
-    "ScheduleDecorator",
     "ScheduleHandle",
+    "Schedules",
 ]
 
 P = ParamSpec("P")
@@ -86,6 +85,15 @@ class EnqueueOptions(BulkOptions, total=False):
     unique_for: Seconds | None
 
 
+class Schedules(Protocol):
+    """What a handle asks of the schedules of its process."""
+
+    async def run(self, spec: ScheduleSpec) -> BaseException | None: ...
+    async def pause(self, spec: ScheduleSpec) -> None: ...
+    async def resume(self, spec: ScheduleSpec) -> None: ...
+    async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None: ...
+
+
 class Owner(Protocol):
     """What a handle asks of its app."""
 
@@ -94,7 +102,7 @@ class Owner(Protocol):
         self, job: Any, payloads: Iterable[Any], options: BulkOptions
     ) -> list[Job[Any]]: ...
     def _enqueue_sync(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]: ...
-    async def _run_schedule(self, spec: ScheduleSpec) -> None: ...
+    def _schedules(self, what: str) -> Schedules: ...
     async def _call_task(
         self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any: ...
@@ -195,7 +203,25 @@ class ScheduleHandle(Handle, Generic[P, Ret]):
         Returns when the run has ended; a held lock is a `ScheduleSkipped` event.
         Raises: what the handler raised, NotConnected.
         """
-        await self._require_owner()._run_schedule(self.spec)
+        error = await self._live("run_now").run(self.spec)
+        if error is not None:
+            raise error
+
+    async def pause(self) -> None:
+        """Skip all ticks, in all processes, until `resume`; they are not caught up later.
+
+        It outlasts restarts. What runs goes on, and `run_now` works.
+        Raises: NotConnected, BrokerError.
+        """
+        await self._live("pause").pause(self.spec)
+
+    async def resume(self) -> None:
+        """Run ticks again after `pause`. Raises: NotConnected, BrokerError."""
+        await self._live("resume").resume(self.spec)
+
+    async def last_run(self) -> ScheduleRecord | None:
+        """Return how the last run of any process ended. Raises: NotConnected, BrokerError."""
+        return await self._live("last_run").last_run(self.spec)
 
     def next_runs(self, count: int = 1) -> list[datetime]:
         """Return the next ticks after now; aware, in UTC."""
@@ -205,6 +231,9 @@ class ScheduleHandle(Handle, Generic[P, Ret]):
         while len(ticks) < count and tick and (tick := self.spec.timetable.next(tick)):
             ticks.append(tick)
         return ticks
+
+    def _live(self, what: str) -> Schedules:
+        return self._require_owner()._schedules(what)
 
     def __repr__(self) -> str:
         return f"<schedule {self.name}>"
@@ -315,64 +344,3 @@ class Job(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<job {self.subject} {self.id}>"
-
-
-class Anything:
-    """No value is of this type, so a parameter that takes it takes anything: Any or object."""
-
-
-class JobDecorator(Protocol):
-    """The type of `@app.job(...)`: any of the handler shapes, sync or async."""
-
-    # What takes anything also takes the context, and a function of the context alone also looks
-    # like one of a payload; the first match wins.
-    @overload
-    def __call__(
-        self, fn: Callable[[Anything], Coroutine[Any, Any, R]], /
-    ) -> JobHandle[Any, [Any], Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[[JobContext[Any]], Coroutine[Any, Any, R]], /
-    ) -> JobHandle[None, [JobContext[Any]], Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[T, JobContext[Any]], Coroutine[Any, Any, R]], /
-    ) -> JobHandle[T, [T, JobContext[Any]], Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[T], Coroutine[Any, Any, R]], /
-    ) -> JobHandle[T, [T], Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[], Coroutine[Any, Any, R]], /
-    ) -> JobHandle[None, [], Coroutine[Any, Any, R], R]: ...
-    @overload
-    def __call__(self, fn: Callable[[Anything], R], /) -> JobHandle[Any, [Any], R, R]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[JobContext[Any]], R], /
-    ) -> JobHandle[None, [JobContext[Any]], R, R]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[T, JobContext[Any]], R], /
-    ) -> JobHandle[T, [T, JobContext[Any]], R, R]: ...
-    @overload
-    def __call__(self, fn: Callable[[T], R], /) -> JobHandle[T, [T], R, R]: ...
-    @overload
-    def __call__(self, fn: Callable[[], R], /) -> JobHandle[None, [], R, R]: ...
-
-
-class ScheduleDecorator(Protocol):
-    """The type of `@app.schedule(...)`: a function, or a job without a payload."""
-
-    # A handle can be called too; the first match wins.
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self, fn: JobHandle[None, P, Ret, Any], /
-    ) -> ScheduleHandle[P, Ret]: ...
-    @overload
-    def __call__(
-        self, fn: Callable[[ScheduleContext[Any]], Ret], /
-    ) -> ScheduleHandle[[ScheduleContext[Any]], Ret]: ...
-    @overload
-    def __call__(self, fn: Callable[[], Ret], /) -> ScheduleHandle[[], Ret]: ...

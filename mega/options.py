@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from random import random
@@ -17,18 +17,27 @@ from typing import Any, Literal, TypeAlias, cast, get_args
 from mega.errors import BadOption, UnknownLock, UnknownRole, did_you_mean
 
 __all__ = [
+    "DEFAULT_LOCK",
     "ROLES",
     "Backoff",
     "BrokerUrl",
+    "CatchUp",
     "DeadLetter",
     "JobOptions",
     "Lock",
+    "LockErrorPolicy",
+    "LockUrl",
+    "Overlap",
     "PoolOptions",
     "RetryOn",
     "Role",
+    "ScheduleOptions",
+    "Scope",
     "Seconds",
     "check_count",
+    "check_lock",
     "check_role",
+    "kept_seconds",
     "refuse_unknown",
     "to_backoff",
     "to_lock",
@@ -40,8 +49,14 @@ __all__ = [
 Seconds: TypeAlias = float | timedelta
 RetryOn: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 Role = Literal["all", "worker", "scheduler", "web"]
+CatchUp: TypeAlias = Literal["one", "skip", "all"]
+Overlap: TypeAlias = Literal["skip", "allow", "queue"]
+Scope: TypeAlias = Literal["cluster", "replica"]
+LockErrorPolicy: TypeAlias = Literal["skip", "run"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
+#: The lock store of the broker, which every app has.
+DEFAULT_LOCK = "default"
 SUSPICIOUS_TTL = 1000
 #: A limit of less than this, zero above all, can only be a mistake.
 SHORTEST = 0.001
@@ -60,6 +75,12 @@ def to_seconds(value: Any, *, option: str, minimum: float = 0.0) -> float:
     return float(value)
 
 
+def kept_seconds(value: Seconds) -> float:
+    """Return a duration that an options record took in by `to_seconds`, and keeps as seconds."""
+    assert not isinstance(value, timedelta)
+    return value
+
+
 def to_timeout(value: Any) -> float | None:
     """Return a `timeout` as seconds; None is no limit. Raises: BadOption."""
     return None if value is None else to_seconds(value, option="timeout", minimum=SHORTEST)
@@ -70,6 +91,15 @@ def check_count(value: Any, *, option: str, minimum: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise BadOption(f"{option}={value!r} is not a whole number of at least {minimum}.")
     return value
+
+
+def check_choice(value: Any, kind: Any, *, option: str) -> None:
+    """Refuse what is none of the values of a Literal. Raises: BadOption."""
+    choices = get_args(kind)
+    if value not in choices:
+        known = ", ".join(map(repr, choices))
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise BadOption(f"{option}={value!r} is none of {known}.", hint=hint)
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], *, what: str) -> None:
@@ -108,7 +138,7 @@ class Backoff:
 
     def delay(self, attempt: int, draw: Callable[[], float] = random) -> float:
         """Return the seconds to wait after the attempt of that 1-based number has failed."""
-        initial, longest = float(self.initial), float(self.max)  # type: ignore[arg-type]
+        initial, longest = kept_seconds(self.initial), kept_seconds(self.max)
         try:
             # A float overflows at once; an int would grow to gigabytes first.
             wait = min(longest, initial * float(self.factor) ** (attempt - 1))
@@ -153,14 +183,17 @@ class Lock:
     """Keep runs of one schedule apart, also across processes.
 
     The lease lasts `ttl` seconds and is renewed while the run lasts, so `ttl` only says
-    how long a dead holder keeps others out. `key` defaults to `mega:schedule:<name>`.
+    how long a dead holder keeps others out. `store` is a name of `App(locks=...)`, or the
+    broker's own. `key` defaults to `mega:schedule:<name>`.
     """
 
     ttl: Seconds = 30.0
-    store: str = "default"
+    store: str = DEFAULT_LOCK
     key: str | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.store, str):
+            raise BadOption(f"Lock.store={self.store!r} is not the name of a lock store.")
         ttl = to_seconds(self.ttl, option="Lock.ttl", minimum=1.0)
         if not isinstance(self.ttl, timedelta) and ttl >= SUSPICIOUS_TTL:
             warnings.warn(
@@ -171,16 +204,53 @@ class Lock:
         object.__setattr__(self, "ttl", ttl)
 
 
-def to_lock(value: bool | str | Lock | None, *, stores: tuple[str, ...]) -> Lock | None:
-    """Return the Lock that `lock=` stands for. Raises: BadOption, UnknownLock."""
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions:
+    """What `@app.schedule` says beside the times and the lock; durations are kept as seconds."""
+
+    jitter: Seconds = 0.0
+    overlap: Overlap = "skip"
+    catch_up: CatchUp = "one"
+    grace: Seconds | None = None
+    retries: int = 0
+    scope: Scope = "cluster"
+    on_lock_error: LockErrorPolicy = "skip"
+    timeout: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "jitter", to_seconds(self.jitter, option="jitter"))
+        if self.grace is not None:
+            object.__setattr__(self, "grace", to_seconds(self.grace, option="grace"))
+        object.__setattr__(self, "timeout", to_timeout(self.timeout))
+        check_count(self.retries, option="retries")
+        check_choice(self.overlap, Overlap, option="overlap")
+        check_choice(self.catch_up, CatchUp, option="catch_up")
+        check_choice(self.scope, Scope, option="scope")
+        check_choice(self.on_lock_error, LockErrorPolicy, option="on_lock_error")
+
+
+def to_lock(value: bool | str | Lock | None, *, stores: Collection[str] | None) -> Lock | None:
+    """Return the Lock that `lock=` stands for. Raises: BadOption, UnknownLock.
+
+    `stores` None: which ones there are isn't known yet.
+    """
     if value is None or value is False:
         return None
     lock = Lock() if value is True else Lock(store=value) if isinstance(value, str) else value
     if not isinstance(lock, Lock):
         raise BadOption(f"lock={value!r} is not True, the name of a lock store, or a Lock.")
-    if lock.store not in stores:
-        hint = did_you_mean(lock.store, stores)
-        raise UnknownLock(f"there is no lock store {lock.store!r}.", hint=hint)
+    return check_lock(lock, stores=stores)
+
+
+def check_lock(lock: Lock, *, stores: Collection[str] | None, where: str = "") -> Lock:
+    """Return the lock if its store is among them. Raises: UnknownLock."""
+    if stores is not None and lock.store not in stores:
+        raise UnknownLock(
+            f"there is no lock store {lock.store!r}.",
+            where=where,
+            hint=f"{did_you_mean(lock.store, stores)} "
+            'Others are declared with App(locks={"main": "redis://host:6379"}).',
+        )
     return lock
 
 
@@ -295,3 +365,13 @@ class BrokerUrl:
     ack_wait: float = 10.0
     connect_timeout: float = 5.0
     sync: str = "1s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockUrl:
+    """The URL of one lock server. `text` is what may be shown; `address` may hold a password."""
+
+    text: str
+    kind: Literal["redis", "memory"]
+    address: str = field(default="", repr=False)
+    is_cluster: bool = False

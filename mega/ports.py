@@ -20,9 +20,12 @@ from mega.stores import (
     ClaimStore,
     Guard,
     GuardStore,
+    Held,
     Kept,
     LeaseAnswer,
     LetterStore,
+    Lost,
+    ScheduleStore,
     Skip,
     StateStore,
     StoredLetter,
@@ -37,14 +40,17 @@ __all__ = [
     "Delivery",
     "Guard",
     "GuardStore",
+    "Held",
     "Kept",
     "LeaseAnswer",
     "LetterStore",
+    "Lost",
     "Outcome",
     "ProcessPool",
     "Queue",
     "Receipt",
     "Run",
+    "ScheduleStore",
     "Skip",
     "StateStore",
     "StoredLetter",
@@ -171,6 +177,8 @@ class Broker(Protocol):
     def claims(self) -> ClaimStore: ...
     @property
     def guards(self) -> GuardStore: ...
+    @property
+    def schedules(self) -> ScheduleStore: ...
     @property
     def letters(self) -> LetterStore: ...
     @property

@@ -1,26 +1,30 @@
-"""What a broker keeps beside its queues: job records, unique guards, dead letters, claims.
+"""What a broker keeps beside its queues: job records, guards, dead letters, claims, schedules.
 
 These are contracts, and a part of `ports`, which is where to import them from.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol, TypeAlias
 
 from mega.wire.record import JobRecord
+from mega.wire.schedule_record import ScheduleRecord
 
 __all__ = [
     "Claim",
     "ClaimStore",
     "Guard",
     "GuardStore",
+    "Held",
     "Kept",
     "LeaseAnswer",
     "LetterStore",
+    "Lost",
+    "ScheduleStore",
     "Skip",
     "StateStore",
     "StoredLetter",
@@ -124,7 +128,10 @@ class Guard:
 
 
 class GuardStore(Protocol):
-    """One guard for each unique key, which goes when its time to live is over."""
+    """One guard for each unique key, which goes when its time to live is over.
+
+    A job without a record whose worker dies before it can `free` keeps its key until then.
+    """
 
     async def take(self, guard: Guard, *, over: Guard | None = None) -> Guard:
         """Write `guard` if nobody has the key, or if who has it is still `over`.
@@ -149,7 +156,8 @@ class GuardStore(Protocol):
 class Claim:
     """A decided tick, and the lease of its run when one was asked for.
 
-    `fence` grows with every claim of the same key.
+    `fence` grows with every claim of the same key. `lease` counts from the call, not from the
+    answer: so whoever holds it knows by its own monotonic clock when it may have run out.
     """
 
     key: str
@@ -167,13 +175,31 @@ class Skip:
     by: str
 
 
-LeaseAnswer: TypeAlias = Literal["held", "lost"]
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The lease lasts for another `Claim.lease` seconds.
+
+    `retaken`: the store had lost the record, and nobody else had claimed the key meanwhile.
+    """
+
+    retaken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Another owner has claimed the key. `by` is empty when it is not known (any more) who."""
+
+    by: str = ""
+
+
+LeaseAnswer: TypeAlias = Held | Lost
 
 
 class ClaimStore(Protocol):
     """One record per schedule: the last decided tick, and who holds the lease until when.
 
-    A store that can't answer raises LockBackendError; nothing else raises.
+    A store that can't answer within a second or so raises LockBackendError; nothing else
+    raises. What was asked may have been done all the same when the error is `ambiguous`.
     """
 
     async def last_tick(self, key: str) -> datetime | None:
@@ -187,17 +213,58 @@ class ClaimStore(Protocol):
 
         A tick at or before the last decided one is `taken`. While another owner's lease is
         alive the answer is `running`, and the tick counts as decided. `tick` None (a manual
-        run) asks for the lease alone. `lease` None asks for none. One attempt, no waiting;
-        a repeated call of one owner for one tick gets the same answer.
+        run) asks for the lease alone. `lease` None asks for none. One attempt, no waiting.
+
+        A decided tick that is more than 3 h ahead, of the asked one and of the store's clock,
+        counts for nothing: a clock that was wrong has decided it.
+
+        A repeated call of one owner for one tick gets the same answer, and its lease counts
+        anew; unless another owner has come between, who then is `running`.
         """
         ...
 
     async def extend(self, claim: Claim) -> LeaseAnswer:
-        """Renew the lease for another `claim.lease` seconds; `lost` names a proven loss."""
+        """Renew the lease for another `claim.lease` seconds.
+
+        One that ran out, or whose record vanished, is taken again: only a claim of another
+        owner is a loss.
+        """
         ...
 
     async def release(self, claim: Claim) -> None:
         """Give the lease up if this owner still has it. The tick stays decided."""
+        ...
+
+    async def time(self) -> datetime:
+        """Return the store's own instant, in UTC, as it was at some moment of the call."""
+        ...
+
+
+class ScheduleStore(Protocol):
+    """Which schedules are paused, and what their last runs came to, by their names.
+
+    All calls raise BrokerError. The runs of schedules wait for `paused` and `keep`, which
+    give up within a second or so.
+    """
+
+    async def paused(self) -> Mapping[str, str]:
+        """Return who paused each schedule that is paused, by its name."""
+        ...
+
+    async def pause(self, name: str, *, by: str) -> None:
+        """Note for all processes that the schedule is paused; who was first stays noted."""
+        ...
+
+    async def resume(self, name: str) -> None:
+        """Take that back."""
+        ...
+
+    async def keep(self, record: ScheduleRecord) -> None:
+        """Keep `record` in the place of the schedule's earlier one."""
+        ...
+
+    async def last_run(self, name: str) -> ScheduleRecord | None:
+        """Return what was kept last, or None."""
         ...
 
 

@@ -50,7 +50,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
-        self._open = {direction: asyncio.Event() for direction in BOTH}
+        self._open = closed_gates()
         self._drops: list[tuple[Direction, bytes, int]] = []
 
     def __enter__(self) -> Proxy:
@@ -86,6 +86,13 @@ class Proxy:
         """
         self._call(self._hold(BOTH if direction is None else (direction,)))
 
+    def forget(self) -> None:
+        """Pass nothing on of what is open now, for ever; new connections are as before.
+
+        So a firewall forgets a connection that idled: both ends take it for open.
+        """
+        self._call(self._forget())
+
     def drop(self, pattern: bytes, *, direction: Direction = "down", times: int = 1) -> None:
         """Lose the next `times` whole messages in which the regex `pattern` is found.
 
@@ -116,6 +123,13 @@ class Proxy:
     async def _hold(self, directions: tuple[Direction, ...]) -> None:
         for direction in directions:
             self._open[direction].clear()
+
+    async def _forget(self) -> None:
+        self._open, forgotten = closed_gates(), self._open
+        for direction in BOTH:
+            if forgotten[direction].is_set():
+                self._open[direction].set()
+            forgotten[direction].clear()
 
     async def _heal(self) -> None:
         for gate in self._open.values():
@@ -165,14 +179,15 @@ class Proxy:
     async def _pump(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction
     ) -> None:
+        gate = self._open[direction]
         with suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 message = await read_message(reader)
                 if direction == "down":
                     self._tap(direction, message)
-                self.held += not self._open[direction].is_set()
-                while not self._open[direction].is_set():
-                    await self._open[direction].wait()
+                self.held += not gate.is_set()
+                while not gate.is_set():
+                    await gate.wait()
                 if direction == "up":
                     self._tap(direction, message)
                 if not self._is_lost(message, direction):
@@ -195,6 +210,10 @@ async def read_message(reader: asyncio.StreamReader) -> bytes:
     if words and words[0].upper() in WITH_PAYLOAD:
         return line + await reader.readexactly(int(words[-1]) + len(LINE_END))
     return line
+
+
+def closed_gates() -> dict[Direction, asyncio.Event]:
+    return {direction: asyncio.Event() for direction in BOTH}
 
 
 def bound_socket(port: int) -> socket.socket:

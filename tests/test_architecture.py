@@ -46,7 +46,8 @@ MAY_IMPORT = {
     "adapters": f"{LEAVES} wire ports",
     "ops": f"{LEAVES} wire ports",
     "testing": f"{LEAVES} wire ports handles runtime adapters",
-    "group": f"{LEAVES} wire cron declare handles",
+    "decorators": f"{LEAVES} handles",
+    "group": f"{LEAVES} wire cron declare handles decorators",
     "enqueue": f"{LEAVES} wire declare ports handles runtime",
     "dead_letters": f"{LEAVES} wire ports",
     "cli": f"{LEAVES} wire declare ports handles runtime ops",
@@ -167,7 +168,7 @@ def part_of(module: str) -> str:
 
 
 #: What more than one adapter needs.
-SHARED = ("scopes",)
+SHARED = ("claiming", "scopes")
 
 
 def adapter_of(module: str) -> str:

@@ -51,6 +51,7 @@ from tests.waiting import until_sync
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CRON = DOCS / "reference" / "cron.md"
+TICKS = DOCS / "explanation" / "ticks.md"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
 
 APPEARS_WITHIN = 30.0
@@ -348,7 +349,19 @@ def test_the_instants_of_the_cron_tables_are_right() -> None:
     terms = [("UTC", "2026-01-01 00:00", row[3], row[4]) for row in rows if len(row) == 5]
     jumps = [(row[1], row[2], row[0], row[3]) for row in rows if len(row) == 4 and "/" in row[1]]
     assert (17, 10) == (len(terms), len(jumps))
-    for zone, after, expression, runs in terms + jumps:
+    check_instants(terms + jumps)
+
+
+def test_the_instants_of_the_ticks_table_are_right() -> None:
+    rows = [[cell.strip(" `") for cell in row.split(" | ")] for row in rows_of(TICKS)]
+    jumps = [(row[1], row[2], row[0], row[3]) for row in rows if len(row) == 5]
+    assert 8 == len(jumps)
+    check_instants(jumps)
+
+
+def check_instants(cases: list[tuple[str, str, str, str]]) -> None:
+    """Check `(zone, after, expression, runs)`, where the times are UTC."""
+    for zone, after, expression, runs in cases:
         expected = [instant(text) for text in runs.split(", ")]
         found = next_runs(expression, len(expected), instant(after), timezone=zone)
         assert expected == [run.astimezone(UTC) for run in found], expression

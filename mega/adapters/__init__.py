@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from mega.errors import BadOption
-from mega.options import BrokerUrl, PoolOptions
-from mega.ports import Broker, Clock, ProcessPool
+from mega.options import BrokerUrl, LockUrl, PoolOptions
+from mega.ports import Broker, ClaimStore, Clock, ProcessPool
 
-__all__ = ["make_broker", "make_pool", "run_aside"]
+if TYPE_CHECKING:
+    from mega.adapters.redis.claims import RedisClaims
+    from mega.adapters.redis.redlock import Redlock
+
+__all__ = ["make_broker", "make_pool", "open_locks", "run_aside"]
 
 
 def make_broker(
@@ -38,6 +43,42 @@ def make_broker(
     return NatsBroker(
         url, embedded=embedded, is_provisioning=is_provisioning, name=name, now=clock.now
     )
+
+
+@contextmanager
+def open_locks(
+    locks: Mapping[str, Sequence[LockUrl]], *, clock: Clock, in_memory: bool
+) -> Iterator[dict[str, ClaimStore]]:
+    """Yield the lock stores by name. A store connects when it is first asked.
+
+    `in_memory`: whatever their URLs say, as tests want it.
+
+    Raises: BadOption, when the client of one isn't installed.
+    """
+    stores: dict[str, ClaimStore] = {}
+    with ExitStack() as stack:
+        for name, urls in locks.items():
+            if in_memory or urls[0].kind == "memory":
+                from mega.adapters.memory_stores import MemoryClaims
+
+                stores[name] = MemoryClaims(clock)
+            else:
+                stores[name] = store = _redis_store(urls)
+                stack.callback(store.close)
+        yield stores
+
+
+def _redis_store(urls: Sequence[LockUrl]) -> RedisClaims | Redlock:
+    try:
+        from mega.adapters.redis.redlock import make_store
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise BadOption(
+            f"the locks in {urls[0].text} need the package redis, which is not installed.",
+            hint="Run `pip install 'mega-framework[redis]'`.",
+        ) from None
+    return make_store(urls)
 
 
 def make_pool(

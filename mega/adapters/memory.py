@@ -17,6 +17,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from mega.adapters.memory_letters import MemoryLetters
+from mega.adapters.memory_schedules import MemorySchedules
 from mega.adapters.memory_stores import MemoryClaims, MemoryGuards, MemoryState
 from mega.adapters.scopes import leave_to
 from mega.errors import BrokerUnavailable, PayloadTooLarge, UnknownSubject
@@ -39,6 +40,7 @@ class MemoryBroker:
         self._state = MemoryState(clock)
         self._claims = MemoryClaims(clock)
         self._guards = MemoryGuards(clock)
+        self._schedules = MemorySchedules()
         self._letters = MemoryLetters()
 
     @property
@@ -52,6 +54,10 @@ class MemoryBroker:
     @property
     def guards(self) -> MemoryGuards:
         return self._guards
+
+    @property
+    def schedules(self) -> MemorySchedules:
+        return self._schedules
 
     @property
     def letters(self) -> MemoryLetters:

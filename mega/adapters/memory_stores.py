@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from heapq import heappop, heappush
 from itertools import count
@@ -16,7 +16,8 @@ import anyio
 from anyio.lowlevel import checkpoint
 from anyio.streams.memory import MemoryObjectSendStream
 
-from mega.ports import Claim, Clock, Guard, Kept, LeaseAnswer, Skip
+from mega.adapters.claiming import ClaimRecord, deny, extended, grant, released, settled
+from mega.ports import Claim, Clock, Guard, Held, Kept, LeaseAnswer, Skip
 from mega.wire.record import JobRecord, decode_record, encode_record
 
 __all__ = ["MemoryClaims", "MemoryGuards", "MemoryState"]
@@ -152,62 +153,51 @@ class MemoryGuards:
         return replace(guard, age=age)
 
 
-@dataclass(slots=True)
-class _Decision:
-    """What is known of one key. `answer` is what the decider of `tick` was told."""
-
-    tick: datetime | None = None
-    by: str = ""
-    answer: Claim | Skip | None = None
-    holder: Claim | None = None
-    until: float = 0.0
-    fence: int = 0
-
-
 class MemoryClaims:
     """Implements `ports.ClaimStore`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._decisions: defaultdict[str, _Decision] = defaultdict(_Decision)
+        self._records: defaultdict[str, ClaimRecord] = defaultdict(ClaimRecord)
+        self._written_at: dict[str, float] = {}
 
     async def last_tick(self, key: str) -> datetime | None:
-        return self._decisions[key].tick
+        return self._records[key].tick
 
     async def claim(
         self, key: str, *, tick: datetime | None, owner: str, lease: float | None
     ) -> Claim | Skip:
-        known = self._decisions[key]
-        claim = Claim(key=key, owner=owner, fence=known.fence + 1, tick=tick, lease=lease)
-        if tick is None:
-            return self._grant(known, claim)
-        if known.tick == tick and known.by == owner and known.answer is not None:
-            return known.answer
-        if known.tick is not None and tick <= known.tick:
-            return Skip("taken", by=known.by)
-        known.tick, known.by, known.answer = tick, owner, self._grant(known, claim)
-        return known.answer
+        known = self._records[key]
+        asked = Claim(key=key, owner=owner, fence=0, tick=tick, lease=lease)
+        refusal = settled(known, asked, now=self._clock.now())
+        if refusal is not None:
+            return refusal
+        left = self._left(key, owner)
+        wanted, answer = deny(known, asked, left=left) if left else grant(known, asked)
+        if isinstance(answer, Claim) or wanted != known:
+            self._write(key, wanted)
+        return answer
 
     async def extend(self, claim: Claim) -> LeaseAnswer:
-        known = self._decisions[claim.key]
-        if known.holder != claim:
-            return "lost"
-        self._hold(known, claim)
-        return "held"
+        wanted, answer = extended(self._records[claim.key], claim)
+        if isinstance(answer, Held):
+            self._write(claim.key, wanted)
+        return answer
 
     async def release(self, claim: Claim) -> None:
-        known = self._decisions[claim.key]
-        if known.holder == claim:
-            known.holder = None
+        known = self._records[claim.key]
+        if (wanted := released(known, claim)) != known:
+            self._write(claim.key, wanted)
 
-    def _grant(self, known: _Decision, claim: Claim) -> Claim | Skip:
-        holder = known.holder
-        if holder and holder.owner != claim.owner and known.until > self._clock.monotonic():
-            return Skip("running", by=holder.owner)
-        known.fence = claim.fence
-        self._hold(known, claim)
-        return claim
+    async def time(self) -> datetime:
+        return self._clock.now()
 
-    def _hold(self, known: _Decision, claim: Claim) -> None:
-        if claim.lease is not None:
-            known.holder, known.until = claim, self._clock.monotonic() + claim.lease
+    def _write(self, key: str, record: ClaimRecord) -> None:
+        self._records[key], self._written_at[key] = record, self._clock.monotonic()
+
+    def _left(self, key: str, owner: str) -> float:
+        """Return how long another owner's lease still lasts."""
+        known = self._records[key]
+        if known.owner in ("", owner):
+            return 0.0
+        return max(0.0, known.lease - (self._clock.monotonic() - self._written_at[key]))

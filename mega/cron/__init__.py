@@ -24,7 +24,7 @@ __all__ = ["is_valid", "next_run", "next_runs", "previous_run", "validate"]
 def is_valid(expr: object) -> bool:
     """Tell whether `validate` accepts `expr`; never raises, whatever `expr` is."""
     try:
-        validate(expr)  # type: ignore[arg-type]
+        validate(expr)  # type: ignore[arg-type]  # which it refuses at run time
     except BadCron:
         return False
     return True

@@ -54,10 +54,18 @@ class CronTimetable:
         self.zone = zone.info
         self.timezone = zone.info.key
         self._ticks = rule(Calendar(expression), zone)
+        self._found = (LAST_INSTANT, FIRST_INSTANT)
         self._refuse_if_empty()
 
     def next(self, after: datetime) -> datetime | None:
-        return self._ticks.next(_bounded(after).replace(microsecond=0))
+        instant = _bounded(after).replace(microsecond=0)
+        since, tick = self._found
+        if not since <= instant < tick:  # or it was found from an earlier instant
+            found = self._ticks.next(instant)
+            if found is None:
+                return None
+            self._found, tick = (instant, found), found
+        return tick
 
     def previous(self, before: datetime) -> datetime | None:
         instant = _bounded(before)

@@ -11,7 +11,15 @@ from mega.declare.naming import place_of
 from mega.declare.signature import Handler
 from mega.errors import BadOption, BadSubject, DeclarationError, DuplicateName, did_you_mean
 from mega.events import Event
-from mega.options import JobOptions, Lock, PoolOptions, Role
+from mega.options import (
+    DEFAULT_LOCK,
+    JobOptions,
+    Lock,
+    PoolOptions,
+    Role,
+    ScheduleOptions,
+    check_lock,
+)
 from mega.wire.message import stream_name
 from mega.wire.payload import Codec
 
@@ -61,7 +69,7 @@ class ScheduleSpec:
     is_host_zone: bool
     lock: Lock | None
     handler: Handler
-    timeout: float | None = None
+    options: ScheduleOptions = field(default_factory=ScheduleOptions)
     subject: str | None = None
 
     @property
@@ -70,9 +78,19 @@ class ScheduleSpec:
         return self.handler.place
 
     @property
+    def store(self) -> str:
+        """Which lock store decides its ticks."""
+        return self.lock.store if self.lock else DEFAULT_LOCK
+
+    @property
     def key(self) -> str:
-        """The claim record of this schedule, shared by all processes."""
-        return (self.lock and self.lock.key) or f"mega:schedule:{self.name}"
+        """The record of its ticks, shared by all processes."""
+        return f"mega:schedule:{self.name}"
+
+    @property
+    def lock_key(self) -> str:
+        """The record of its lock: that of its ticks, unless schedules share a lock."""
+        return (self.lock and self.lock.key) or self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +135,8 @@ class Registry:
     startup: list[StartUp] = field(default_factory=list)
     shutdown: list[Callable[[], Any]] = field(default_factory=list)
     closed_because: str = ""
+    #: The names that `Lock.store` may have. A group doesn't know them before it is included.
+    lock_stores: tuple[str, ...] | None = None
 
     def add_job(self, spec: JobSpec) -> None:
         """Add a job. Raises: DuplicateName, BadSubject."""
@@ -133,7 +153,9 @@ class Registry:
                 )
 
     def add_schedule(self, spec: ScheduleSpec) -> None:
-        """Add a schedule. Raises: DuplicateName."""
+        """Add a schedule. Raises: DuplicateName, UnknownLock."""
+        if spec.lock is not None:
+            check_lock(spec.lock, stores=self.lock_stores, where=spec.place)
         self._add(self.schedules, spec.name, spec, "schedules have the name", "another name=")
 
     def add_cpu_task(self, spec: CpuSpec) -> None:
@@ -175,7 +197,7 @@ class Registry:
         self.shutdown.append(fn)
 
     def include(self, other: Registry) -> None:
-        """Add all that `other` holds. Raises: DuplicateName, BadSubject."""
+        """Add all that `other` holds. Raises: DuplicateName, BadSubject, UnknownLock."""
         for job in other.jobs.values():
             self.add_job(job)
         for schedule in other.schedules.values():

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from mega.declare.registry import CpuSpec, JobSpec, Registry, ScheduleSpec
-from mega.options import JobOptions, Role
+from mega.options import DEFAULT_LOCK, JobOptions, Role
 
 __all__ = ["screen"]
 
@@ -27,8 +27,15 @@ def screen(registry: Registry, *, title: str, broker: str, role: Role, now: date
 
 
 def _schedule(spec: ScheduleSpec, now: datetime) -> Row:
-    lock = f"lock {_seconds(spec.lock.ttl)}" if spec.lock else ""
-    return ("schedule", spec.name, spec.timetable.text, spec.timezone or "", lock, _next(spec, now))
+    zone = spec.timezone or ""
+    return ("schedule", spec.name, spec.timetable.text, zone, _lock(spec), _next(spec, now))
+
+
+def _lock(spec: ScheduleSpec) -> str:
+    if spec.lock is None:
+        return ""
+    where = "" if spec.store == DEFAULT_LOCK else f" in {spec.store}"
+    return f"lock {_seconds(spec.lock.ttl)}{where}"
 
 
 def _next(spec: ScheduleSpec, now: datetime) -> str:

@@ -110,8 +110,10 @@ class Hub:
 
 def level_of(event: Event) -> int | None:
     """Return the level at which an event is logged, or None."""
-    if isinstance(event, ScheduleSkipped) and event.reason == "taken":
+    if isinstance(event, ScheduleSkipped) and event.reason in ("taken", "paused"):
         # With two schedulers one of them says this at every tick, and all is well.
+        return logging.DEBUG
+    if isinstance(event, LockStoreDown) and event.again:
         return logging.DEBUG
     return LOGGED.get(type(event))
 

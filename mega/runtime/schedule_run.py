@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Awaitable, Callable, Iterator
 from contextvars import copy_context
-from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from datetime import datetime
+from typing import Any
 
 import anyio
 from anyio.lowlevel import checkpoint
 
 from mega.context import ScheduleContext, current_run
 from mega.declare.registry import ScheduleSpec
-from mega.errors import LockBackendError, LockLostError
-from mega.events import (
-    LockLost,
-    LockStoreDown,
-    ScheduleDone,
-    ScheduleFailed,
-    ScheduleRun,
-    ScheduleSkipped,
-)
+from mega.errors import LockLostError
+from mega.events import ScheduleDone, ScheduleFailed, ScheduleRun, ScheduleSkipped
+from mega.options import Backoff, kept_seconds
 from mega.ports import Claim, Skip
 from mega.runtime.calling import Call, caller
 from mega.runtime.isolation import isolated
+from mega.runtime.schedule_notes import ScheduleNotes
 from mega.runtime.surroundings import Surroundings
+from mega.runtime.tick_claims import TickClaims
+from mega.runtime.tick_jobs import JobStore, TickJobs
+from mega.wire.schedule_record import ScheduleRecord
 
-__all__ = ["EnqueueTick", "ScheduleRunner"]
+__all__ = ["ScheduleRunner"]
 
-EnqueueTick: TypeAlias = Callable[[ScheduleSpec, datetime | None], Awaitable[Any]]
-
-#: A lease is renewed this many times before it would run out.
-RENEWALS_PER_TTL = 3
-
-
-def backing_off() -> Iterator[float]:
-    """Yield the seconds before each further try: 1, 2, 4 and so on, at most 30."""
-    for doubling in itertools.count():
-        yield min(30.0, 2.0 ** min(doubling, 5))
+RETRY_BACKOFF = Backoff()
 
 
 class ScheduleRunner:
     """Runs schedules of this process, by tick or by hand."""
 
-    def __init__(self, around: Surroundings, enqueue: EnqueueTick) -> None:
+    def __init__(self, around: Surroundings, store: JobStore) -> None:
+        self._notes = ScheduleNotes(around)
+        self._claims = TickClaims(around)
+        self._jobs = TickJobs(around, store, self._claims, self._notes)
+        self._store = store
         self._around = around
-        self._enqueue = enqueue
-        self._numbers = itertools.count(1)
+
+    def end_waits_when(self, draining: anyio.Event) -> None:
+        """Let no wait before another try outlast the setting of `draining`."""
+        self._claims.draining = draining
 
     async def run(
         self, spec: ScheduleSpec, *, tick: datetime | None = None
@@ -56,51 +49,62 @@ class ScheduleRunner:
 
         `tick` None is a manual run: nothing is claimed, but the lock holds.
         """
-        claim = await self._claim(spec, tick)
-        if claim is None:
+        if tick is not None and await self._is_paused(spec, tick):
             return None
-        lateness = (self._around.clock.now() - tick).total_seconds() if tick else 0.0
-        context = ScheduleContext(
-            name=spec.name, due_at=tick, lateness=lateness, fence=claim.fence, app=self._around.app
+        if tick is not None and spec.subject is not None:
+            await self._jobs.run(spec, tick)
+            return None
+        claim = await self._claims.claim(spec, tick)
+        if isinstance(claim, Skip):
+            self._skip(spec, tick, reason=claim.reason, by=claim.by)
+        return await self._run_claimed(spec, tick, claim) if isinstance(claim, Claim) else None
+
+    async def pause(self, spec: ScheduleSpec) -> None:
+        """Skip its ticks in all processes, until `resume`. Raises: BrokerError."""
+        await self._notes.pause(spec)
+
+    async def resume(self, spec: ScheduleSpec) -> None:
+        """Run its ticks again. Raises: BrokerError."""
+        await self._notes.resume(spec)
+
+    async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None:
+        """Return how its last run ended, in whichever process. Raises: BrokerError."""
+        return await self._notes.last_run(spec)
+
+    async def _run_claimed(
+        self, spec: ScheduleSpec, tick: datetime | None, claim: Claim
+    ) -> BaseException | None:
+        started_at, begun = self._around.clock.now(), self._around.clock.monotonic()
+        lateness = (started_at - tick).total_seconds() if tick else 0.0
+        context: ScheduleContext[Any] = ScheduleContext(
+            name=spec.name,
+            due_at=tick,
+            lateness=lateness,
+            fence=claim.fence,
+            app=self._around.app,
         )
         try:
-            return await isolated(copy_context(), self._run(spec, claim, context))
+            error = await isolated(copy_context(), self._run(spec, claim, context))
         finally:
-            await self._release(spec, claim)
+            await self._claims.release(spec, tick, claim)
+        seconds = self._around.clock.monotonic() - begun
+        await self._notes.keep(spec, tick=tick, started_at=started_at, seconds=seconds, error=error)
+        return error
 
-    async def _claim(self, spec: ScheduleSpec, tick: datetime | None) -> Claim | None:
-        owner = f"{self._around.worker}/{next(self._numbers)}"
-        lease = float(spec.lock.ttl) if spec.lock else None  # type: ignore[arg-type]
-        if tick is None and lease is None:
-            return Claim(spec.key, owner, 0, None, None)
-        answer = await self._ask_until_next_tick(spec, tick, owner, lease)
-        if answer is None:
-            return None
+    async def _is_paused(self, spec: ScheduleSpec, tick: datetime) -> bool:
+        """Whether the schedule is paused; its tick is decided then, and won't be caught up."""
+        by = await self._notes.paused_by(spec)
+        if by is None:
+            return False
+        is_claimed = spec.options.scope == "cluster"
+        answer = await self._claims.note(spec, tick) if is_claimed else None
         if isinstance(answer, Skip):
-            skipped = ScheduleSkipped(
-                name=spec.name, due_at=tick, reason=answer.reason, by=answer.by
-            )
-            self._emit(skipped)
-            return None
-        return answer
+            self._skip(spec, tick, reason=answer.reason, by=answer.by)
+        else:
+            self._skip(spec, tick, reason="paused", by=by)
+        return True
 
-    async def _ask_until_next_tick(
-        self, spec: ScheduleSpec, tick: datetime | None, owner: str, lease: float | None
-    ) -> Claim | Skip | None:
-        """Ask again while the store is away: one owner gets one answer, however often it asks."""
-        give_up_at = spec.timetable.next(tick) if tick else None
-        for wait in backing_off():
-            try:
-                return await self._around.broker.claims.claim(
-                    spec.key, tick=tick, owner=owner, lease=lease
-                )
-            except LockBackendError as error:
-                self._emit(LockStoreDown(name=spec.name, due_at=tick, error=error))
-            now = self._around.clock.now()
-            if give_up_at is None or now + timedelta(seconds=wait) >= give_up_at:
-                return None
-            await self._around.clock.sleep(wait)
-        return None
+    # -- the run
 
     async def _run(
         self, spec: ScheduleSpec, claim: Claim, context: ScheduleContext[Any]
@@ -129,17 +133,16 @@ class ScheduleRunner:
         self, spec: ScheduleSpec, claim: Claim, context: ScheduleContext[Any]
     ) -> None:
         """Call the handler while the lease is renewed; a lost lease cancels it."""
-        call = self._handler(spec)
         if claim.lease is None:
-            await call(None, context)
+            await self._call(spec, context)
             return
         error: BaseException | None = None
         run = anyio.CancelScope()
         async with anyio.create_task_group() as group:
             with run:
-                group.start_soon(self._renew, spec, claim, run)
+                group.start_soon(self._claims.renew, spec, context.due_at, claim, run)
                 try:
-                    await call(None, context)
+                    await self._call(spec, context)
                 except (Exception, SystemExit, KeyboardInterrupt) as raised:
                     error = raised
             group.cancel_scope.cancel()
@@ -148,40 +151,36 @@ class ScheduleRunner:
         if error is not None:
             raise error
 
-    async def _renew(self, spec: ScheduleSpec, claim: Claim, run: anyio.CancelScope) -> None:
-        assert claim.lease is not None
-        while True:
-            await self._around.clock.sleep(claim.lease / RENEWALS_PER_TTL)
+    async def _call(self, spec: ScheduleSpec, context: ScheduleContext[Any]) -> None:
+        """Call the handler, again after an error as often as `retries` says."""
+        call = self._handler(spec)
+        for attempt in range(1, spec.options.retries + 1):
             try:
-                answer = await self._around.broker.claims.extend(claim)
-            except LockBackendError as error:
-                self._emit(LockStoreDown(name=spec.name, due_at=claim.tick, error=error))
-                continue
-            if answer == "lost":
-                self._emit(LockLost(name=spec.name, due_at=claim.tick, by=""))
-                run.cancel()
+                await call(None, context)
                 return
-
-    async def _release(self, spec: ScheduleSpec, claim: Claim) -> None:
-        if claim.lease is None:
-            return
-        with anyio.CancelScope(shield=True):
-            try:
-                await self._around.broker.claims.release(claim)
-            except LockBackendError as error:
-                failed = ScheduleFailed(
-                    name=spec.name, due_at=claim.tick, error=error, phase="release"
-                )
-                self._emit(failed)
+            except Exception as raised:
+                error = raised
+            facts: dict[str, Any] = {"name": spec.name, "due_at": context.due_at}
+            self._emit(ScheduleFailed(**facts, error=error, phase="retry"))
+            if not await self._claims.has_slept(RETRY_BACKOFF.delay(attempt)):
+                raise error
+        await call(None, context)
 
     def _handler(self, spec: ScheduleSpec) -> Call:
         if spec.subject is None:
-            return caller(spec.handler, self._around, timeout=spec.timeout)
+            limit = spec.options.timeout
+            timeout = None if limit is None else kept_seconds(limit)
+            return caller(spec.handler, self._around, timeout=timeout)
 
         async def enqueue(payload: Any, context: ScheduleContext[Any]) -> None:
-            await self._enqueue(spec, context.due_at)
+            await self._store.enqueue(spec)
 
         return enqueue
+
+    def _skip(
+        self, spec: ScheduleSpec, tick: datetime | None, *, reason: str, by: str = ""
+    ) -> None:
+        self._emit(ScheduleSkipped(name=spec.name, due_at=tick, reason=reason, by=by))
 
     def _emit(self, event: Any) -> None:
         if self._around.hub.wants(type(event)):

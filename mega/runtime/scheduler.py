@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import anyio
 from anyio.abc import TaskGroup
@@ -17,27 +17,57 @@ from anyio.abc import TaskGroup
 from mega.declare.registry import ScheduleSpec
 from mega.errors import LockBackendError
 from mega.events import ScheduleMisfired, ScheduleSkipped
+from mega.options import kept_seconds
+from mega.runtime.draining import cancel_when_set
 from mega.runtime.schedule_run import ScheduleRunner
+from mega.runtime.skew import SkewWatch
 from mega.runtime.surroundings import Surroundings
-from mega.runtime.ticks import Decision, decide
+from mega.runtime.ticks import Decision, decide, jitter_of
 
-__all__ = ["Scheduler"]
+__all__ = ["Scheduler", "warn_of_host_zone"]
 
 logger = logging.getLogger("mega.schedule")
 
-IDLE_SLEEP = 30.0
+#: No sleep is longer, so that a stepped clock or a resumed machine is noticed.
+LONGEST_SLEEP = 30.0
+#: A look at a schedule may compute its ticks of a day; runs may begin between so many of them.
+IN_A_ROW = 100
 LATE_SECONDS = 1.0
+BETWEEN_WARNINGS = 60.0
+#: A schedule that has ended is kept: a clock that is set right may bring its ticks back.
+NEVER = datetime.max.replace(tzinfo=UTC)
+LOADED_AT_ONCE = 64
+
+Ticks = Sequence[datetime]
 
 
 @dataclass(order=True)
 class Entry:
-    """One schedule in the heap, by when it is to be looked at again."""
+    """One schedule in the heap, by when it is to be looked at again.
+
+    `last` is its last decided tick, and `due` the one after that, once it is known.
+    `runs` counts those that go on, and `queued` are the ticks that wait for their end.
+    """
 
     wake_at: datetime
     name: str
     spec: ScheduleSpec = field(compare=False)
     last: datetime = field(compare=False)
-    is_running: bool = field(compare=False, default=False)
+    jitter: timedelta = field(compare=False)
+    grace: timedelta | None = field(compare=False)
+    due: datetime | None = field(compare=False, default=None)
+    runs: int = field(compare=False, default=0)
+    queued: Ticks = field(compare=False, default=())
+
+    @classmethod
+    def of(cls, spec: ScheduleSpec, *, now: datetime, last: datetime | None) -> Entry:
+        """Return the entry of a schedule; before its first tick `last` is now: no deploy runs."""
+        options = spec.options
+        jitter = jitter_of(spec.name, kept_seconds(options.jitter))
+        grace = options.grace
+        if grace is not None:
+            grace = timedelta(seconds=kept_seconds(grace))
+        return cls(now, spec.name, spec, last or now, jitter, grace)
 
 
 class Scheduler:
@@ -51,37 +81,76 @@ class Scheduler:
         self._around = around
         self._heap: list[Entry] = []
         self._latest = around.clock.now()
+        self._silent_until = 0.0
+        self._draining = anyio.Event()
+        self._runs: TaskGroup
+        self._waits: TaskGroup
 
     async def run(self, draining: anyio.Event) -> None:
         """Run ticks until `draining` is set, and return when the runs in hand have ended."""
-        async with anyio.create_task_group() as runs:
+        warn_of_host_zone(self._specs)
+        self._draining = draining
+        self._runner.end_waits_when(draining)
+        async with anyio.create_task_group() as self._runs:
             with anyio.CancelScope() as loop:
-                async with anyio.create_task_group() as helpers:
-                    helpers.start_soon(_cancel_when_set, draining, loop)
+                async with anyio.create_task_group() as self._waits:
+                    self._waits.start_soon(cancel_when_set, draining, loop)
+                    self._waits.start_soon(self._skew_watch().run)
                     await self._load()
-                    await self._loop(runs)
+                    await self._loop()
+
+    def _skew_watch(self) -> SkewWatch:
+        claimed = [spec for spec in self._specs if spec.options.scope == "cluster"]
+        stores = {spec.store: self._around.claims_for(spec.lock) for spec in claimed}
+        return SkewWatch(stores, self._around.clock)
 
     async def _load(self) -> None:
-        now = self._around.clock.now()
-        for spec in self._specs:
-            heapq.heappush(self._heap, Entry(now, spec.name, spec, await self._last(spec, now)))
+        """Fill the heap with all schedules, from their last decided ticks on."""
+        now, unknown = self._around.clock.now(), dict[str, LockBackendError]()
+        limiter = anyio.CapacityLimiter(LOADED_AT_ONCE)
 
-    async def _last(self, spec: ScheduleSpec, now: datetime) -> datetime:
-        """Return the last decided tick; before the first one, now: a deploy runs nothing."""
-        try:
-            return await self._around.broker.claims.last_tick(spec.key) or now
-        except LockBackendError as error:
-            logger.warning("the last tick of %s is not known: %s", spec.name, error)
-            return now
+        async def load(spec: ScheduleSpec) -> None:
+            last = None
+            async with limiter:
+                try:
+                    if spec.options.scope == "cluster":
+                        last = await self._around.claims_for(spec.lock).last_tick(spec.key)
+                except LockBackendError as error:
+                    unknown[spec.name] = error
+            self._heap.append(Entry.of(spec, now=now, last=last))
 
-    async def _loop(self, runs: TaskGroup) -> None:
+        async with anyio.create_task_group() as loads:
+            for spec in self._specs:
+                loads.start_soon(load, spec)
+        heapq.heapify(self._heap)
+        if unknown:
+            name, error = next(iter(unknown.items()))
+            more = f" (and of {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            logger.warning("the last tick of %s%s is not known: %s", name, more, error)
+
+    async def _loop(self) -> None:
         while True:
             now = self._around.clock.now()
             self._notice_step_back(now)
-            while self._heap and self._heap[0].wake_at <= now:
-                self._look_at(heapq.heappop(self._heap), now, runs)
-            wait = (self._heap[0].wake_at - now).total_seconds() if self._heap else IDLE_SLEEP
-            await self._around.clock.sleep(min(wait, IDLE_SLEEP))
+            lateness: list[float] = []
+            while self._heap and self._heap[0].wake_at <= now and len(lateness) < IN_A_ROW:
+                lateness.append(self._look_at(heapq.heappop(self._heap), now))
+            self._warn_of_lag([seconds for seconds in lateness if seconds > LATE_SECONDS])
+            await self._around.clock.sleep(self._seconds_left())
+
+    def _seconds_left(self) -> float:
+        """Return the time to the next tick, as it is after what was started has begun."""
+        if not self._heap:
+            return LONGEST_SLEEP
+        left = (self._heap[0].wake_at - self._around.clock.now()).total_seconds()
+        return min(max(0.0, left), LONGEST_SLEEP)
+
+    def _warn_of_lag(self, late: list[float]) -> None:
+        """Say it once a minute at most: each run tells its own lateness."""
+        monotonic = self._around.clock.monotonic()
+        if late and monotonic >= self._silent_until:
+            self._silent_until = monotonic + BETWEEN_WARNINGS
+            logger.warning("%d schedules start up to %.1f s late", len(late), max(late))
 
     def _notice_step_back(self, now: datetime) -> None:
         """Look at all schedules anew: what the clock said before is no time to wait for."""
@@ -91,44 +160,81 @@ class Scheduler:
             heapq.heapify(self._heap)
         self._latest = now
 
-    def _look_at(self, entry: Entry, now: datetime, runs: TaskGroup) -> None:
-        decision = decide(entry.spec.timetable, entry.last, now)
-        entry.last = decision.last
-        if decision.tick is not None:
-            self._start(entry, decision, now, runs)
-        if decision.wake_at is not None:
-            entry.wake_at = decision.wake_at
-            heapq.heappush(self._heap, entry)
+    def _look_at(self, entry: Entry, now: datetime) -> float:
+        """Start what is due, and return by how many seconds it is late, unless it was missed."""
+        options = entry.spec.options
+        decision = decide(
+            entry.spec.timetable,
+            entry.last,
+            now,
+            due=entry.due,
+            catch_up=options.catch_up,
+            grace=entry.grace,
+        )
+        if decision.is_correction:
+            text = "the clock was set back to %s, by hours: %s counts its ticks from there"
+            logger.warning(text, now.isoformat(timespec="seconds"), entry.name)
+        entry.last, entry.due = decision.last, decision.following
+        entry.wake_at = decision.following or NEVER
+        heapq.heappush(self._heap, entry)
+        if decision.ticks and entry.jitter:
+            self._waits.start_soon(self._begin_after_jitter, entry, decision.ticks)
+        elif decision.ticks:
+            self._begin(entry, decision.ticks)
+        return self._tell_lateness(entry, decision, now)
 
-    def _start(self, entry: Entry, decision: Decision, now: datetime, runs: TaskGroup) -> None:
-        assert decision.tick is not None
-        lateness = (now - decision.tick).total_seconds()
-        if decision.missed_since is not None:
-            misfired = ScheduleMisfired(
-                name=entry.name,
-                due_at=decision.tick,
-                missed_since=decision.missed_since,
-                lateness=lateness,
-            )
-            self._around.hub.emit(misfired)
-        elif lateness > LATE_SECONDS:
-            logger.warning("%s starts %.1f s late", entry.name, lateness)
-        if entry.is_running:
-            skipped = ScheduleSkipped(
-                name=entry.name, due_at=decision.tick, reason="running", by=self._around.worker
-            )
-            self._around.hub.emit(skipped)
-            return
-        entry.is_running = True
-        runs.start_soon(self._run, entry, decision.tick)
+    def _tell_lateness(self, entry: Entry, decision: Decision, now: datetime) -> float:
+        if decision.latest is None:
+            return 0.0
+        lateness = (now - decision.latest).total_seconds()
+        if decision.missed_since is None:
+            return lateness
+        misfired = ScheduleMisfired(
+            name=entry.name,
+            due_at=decision.latest,
+            missed_since=decision.missed_since,
+            lateness=lateness,
+        )
+        self._around.hub.emit(misfired)
+        return 0.0
 
-    async def _run(self, entry: Entry, tick: datetime) -> None:
+    async def _begin_after_jitter(self, entry: Entry, ticks: Ticks) -> None:
+        """Wait in the scope that a drain cancels, so that nothing begins after it."""
+        wait = (ticks[-1] + entry.jitter - self._around.clock.now()).total_seconds()
+        if wait > 0:
+            await self._around.clock.sleep(wait)
+        self._begin(entry, ticks)
+
+    def _begin(self, entry: Entry, ticks: Ticks) -> None:
+        overlap = entry.spec.options.overlap
+        if not entry.runs or overlap == "allow":
+            entry.runs += 1
+            self._runs.start_soon(self._run, entry, ticks)
+        elif overlap == "queue" and not entry.queued:
+            entry.queued = ticks
+        else:
+            for tick in ticks:
+                self._skip(entry, tick)
+
+    def _skip(self, entry: Entry, tick: datetime) -> None:
+        worker = self._around.worker
+        skipped = ScheduleSkipped(name=entry.name, due_at=tick, reason="running", by=worker)
+        self._around.hub.emit(skipped)
+
+    async def _run(self, entry: Entry, ticks: Ticks) -> None:
+        """Run ticks in turn, and then what was queued meanwhile."""
         try:
-            await self._runner.run(entry.spec, tick=tick)
+            while ticks and not self._draining.is_set():
+                for tick in ticks:
+                    if not self._draining.is_set():
+                        await self._runner.run(entry.spec, tick=tick)
+                ticks, entry.queued = entry.queued, ()
         finally:
-            entry.is_running = False
+            entry.runs -= 1
 
 
-async def _cancel_when_set(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
+def warn_of_host_zone(specs: Iterable[ScheduleSpec]) -> None:
+    """Name the zone of the schedules that were declared without one."""
+    zones = {spec.timezone for spec in specs if spec.is_host_zone}
+    if zones:
+        logger.warning("schedules without timezone= run in the host's zone, %s", zones.pop())

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
 from threading import get_ident
 from typing import Any
 
 import anyio
 from anyio.lowlevel import EventLoopToken, current_token
 
-from mega.declare.registry import Registry, ScheduleSpec
-from mega.ports import Broker, Clock
+from mega.declare.registry import Registry
+from mega.ports import Broker, ClaimStore, Clock
 from mega.runtime.cpu import CpuPools, PoolFactory
 from mega.runtime.hub import Hub
-from mega.runtime.producer import Producer, Target
+from mega.runtime.producer import Producer
 from mega.runtime.schedule_run import ScheduleRunner
 from mega.runtime.surroundings import Surroundings
+from mega.runtime.tick_jobs import JobStore
 
 __all__ = ["Session", "open_session"]
 
@@ -52,7 +52,13 @@ class Session:
 
 @asynccontextmanager
 async def open_session(
-    app: Any, registry: Registry, *, broker: Broker, pool_factory: PoolFactory, clock: Clock
+    app: Any,
+    registry: Registry,
+    *,
+    broker: Broker,
+    locks: Mapping[str, ClaimStore],
+    pool_factory: PoolFactory,
+    clock: Clock,
 ) -> AsyncIterator[Session]:
     """Yield the live parts on a connected broker; leaving ends the pools and the events."""
     hub = Hub(registry.subscribers)
@@ -64,6 +70,7 @@ async def open_session(
             hub=hub,
             clock=clock,
             worker=worker,
+            locks=locks,
             middleware=registry.middleware,
         )
         producer = Producer(broker, hub)
@@ -72,19 +79,8 @@ async def open_session(
             around=around,
             producer=producer,
             pools=pools,
-            schedules=ScheduleRunner(around, _enqueue_tick(registry, producer)),
+            schedules=ScheduleRunner(around, JobStore(registry, producer)),
         )
-
-
-def _enqueue_tick(registry: Registry, producer: Producer) -> Any:
-    """Return what a schedule over a job does: one job per tick, whoever enqueues it."""
-
-    async def enqueue(spec: ScheduleSpec, tick: datetime | None) -> None:
-        assert spec.subject is not None
-        job_id = f"{spec.name}:{tick.isoformat()}" if tick else None
-        await producer.enqueue(Target.of(registry.jobs[spec.subject]), None, {"id": job_id})
-
-    return enqueue
 
 
 @asynccontextmanager

@@ -27,6 +27,8 @@ logger = logging.getLogger("mega")
 
 #: How long the shutdown handlers may take, all together.
 SHUTDOWN_WITHIN = 10.0
+#: What has nothing in hand needs a moment, too, to see that it is to end.
+LEAST_DRAIN = 0.05
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -105,7 +107,8 @@ class Supervisor:
             await self._draining.wait()
             if self._turns is not None:
                 self._turns.close()
-            work.cancel_scope.deadline = anyio.current_time() + self._drain_timeout
+            patience = max(self._drain_timeout, LEAST_DRAIN)
+            work.cancel_scope.deadline = anyio.current_time() + patience
         if work.cancel_scope.cancelled_caught:
             logger.warning("after %g s the rest was cancelled and given back", self._drain_timeout)
 

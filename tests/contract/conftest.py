@@ -9,6 +9,8 @@ import pytest
 from tests.contract.bench import Bench, MemoryBench
 from tests.contract.nats_bench import NatsBench
 from tests.nats_server import NatsServer
+from tests.redis_server import RedisServer
+from tests.redis_server import redis_servers as started_servers
 
 ADAPTERS = [
     pytest.param(("memory", "asyncio"), id="memory-asyncio"),
@@ -36,9 +38,22 @@ def nats_server() -> Iterator[NatsServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def redis_servers() -> Iterator[list[RedisServer]]:
+    """Three servers that know nothing of each other."""
+    with started_servers(3) as servers:
+        yield servers
+
+
 @pytest.fixture
-def bench(adapter: tuple[str, str], request: pytest.FixtureRequest) -> Bench:
+def broker_bench(adapter: tuple[str, str], request: pytest.FixtureRequest) -> Bench:
     """The adapter under test. Its brokers are entered in the test's own task."""
     if adapter[0] == "memory":
         return MemoryBench()
     return NatsBench(request.getfixturevalue("nats_server"))
+
+
+@pytest.fixture
+def bench(broker_bench: Bench) -> Bench:
+    """What a suite asks for that knows nothing but brokers."""
+    return broker_bench

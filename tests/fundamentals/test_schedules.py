@@ -320,6 +320,133 @@ async def test_run_now_of_a_schedule_over_a_job_enqueues_it() -> None:
     assert [1, 1] == runs
 
 
+async def test_a_queued_tick_runs_right_after_the_run_that_it_met() -> None:
+    app, runs = App("shop"), []
+
+    @app.schedule(every=60, overlap="queue")
+    async def slow() -> None:
+        runs.append(t.clock.monotonic())
+        await t.clock.sleep(90)
+
+    async with app.test() as t:
+        await t.advance(200)
+
+    assert [60, 150] == runs
+
+
+async def test_runs_may_overlap_where_that_is_wanted() -> None:
+    app, runs = App("shop"), []
+
+    @app.schedule(every=60, overlap="allow")
+    async def slow() -> None:
+        runs.append(t.clock.monotonic())
+        await t.clock.sleep(90)
+
+    async with app.test() as t:
+        await t.advance(200)
+
+    assert [60, 120, 180] == runs
+
+
+async def test_missed_ticks_can_all_be_caught_up() -> None:
+    app, told = App("shop"), []
+
+    @app.schedule("*/15 * * * *", timezone="UTC", catch_up="all")
+    async def often(ctx: ScheduleContext) -> None:
+        told.append(ctx.due_at)
+
+    async with app.test() as t:
+        await t.advance(60)
+        t.clock.step(HOUR)
+        await t.advance(30)
+
+    assert [EPOCH + timedelta(minutes=minutes) for minutes in (15, 30, 45, 60)] == told
+
+
+async def test_missed_ticks_can_be_left_out() -> None:
+    app, runs = App("shop"), []
+
+    @app.schedule("0 * * * *", timezone="UTC", catch_up="skip", grace=10)
+    async def hourly() -> None:
+        runs.append(1)
+
+    async with app.test() as t:
+        await t.advance(60)
+        t.clock.step(HOUR)
+        await t.advance(30)
+        assert [ScheduleMisfired] == happened(t)
+
+    assert [] == runs
+
+
+async def test_jitter_puts_the_start_off_and_leaves_the_tick() -> None:
+    app, told = App("shop"), []
+
+    @app.schedule(every=60, jitter=20)
+    async def minutely(ctx: ScheduleContext) -> None:
+        told.append((ctx.due_at, ctx.lateness))
+
+    async with app.test() as t:
+        await t.advance(150)
+
+    (first, delay), (second, same) = told
+    assert (EPOCH + timedelta(seconds=60), EPOCH + timedelta(seconds=120)) == (first, second)
+    assert 0 < delay < 20
+    assert delay == pytest.approx(same)
+
+
+async def test_a_failed_run_can_be_tried_again_in_place() -> None:
+    app, told = App("shop"), []
+
+    @app.schedule(every=60, retries=3)
+    async def minutely(ctx: ScheduleContext) -> None:
+        told.append(ctx.due_at)
+        if len(told) < 3:
+            raise ConnectionError("the archive is away")
+
+    async with app.test() as t:
+        await t.advance(70)
+        assert [ScheduleRun, ScheduleFailed, ScheduleFailed, ScheduleDone] == happened(t)
+
+    assert [EPOCH + timedelta(seconds=60)] * 3 == told
+
+
+async def test_a_paused_schedule_skips_its_ticks_until_it_is_resumed() -> None:
+    app, runs = App("shop"), []
+
+    @app.schedule(every=60)
+    async def minutely() -> None:
+        runs.append(t.clock.monotonic())
+
+    async with app.test() as t:
+        await minutely.pause()
+        await t.advance(120)
+        skips = [event.reason for event in t.events if isinstance(event, ScheduleSkipped)]
+        await minutely.resume()
+        await t.advance(60)
+
+    assert ["paused", "paused"] == skips
+    assert [180] == runs
+
+
+async def test_a_handle_knows_how_the_last_run_ended() -> None:
+    app = App("shop")
+
+    @app.schedule(every=60)
+    async def minutely() -> None:
+        raise ConnectionError("the archive is away")
+
+    async with app.test() as t:
+        assert await minutely.last_run() is None
+        await t.advance(60)
+        last = await minutely.last_run()
+
+    tick = EPOCH + timedelta(seconds=60)
+    assert last is not None
+    assert (tick, "ConnectionError: the archive is away") == (last.tick, last.error)
+    assert tick + timedelta(seconds=60) == last.next_at
+
+
 @pytest.mark.parametrize(
     ("cron", "options", "error"),
     [
@@ -333,6 +460,11 @@ async def test_run_now_of_a_schedule_over_a_job_enqueues_it() -> None:
         (None, {"every": 5, "timezone": "UTC"}, BadOption),
         ("0 3 * * *", {"lock": "redis"}, UnknownLock),
         ("0 3 * * *", {"lock": 5}, BadOption),
+        ("0 3 * * *", {"overlap": "wait"}, BadOption),
+        ("0 3 * * *", {"catch_up": "none"}, BadOption),
+        ("0 3 * * *", {"jitter": -1}, BadOption),
+        ("0 3 * * *", {"retries": 1.5}, BadOption),
+        ("0 3 * * *", {"scope": "replica", "lock": True}, BadOption),
     ],
 )
 def test_a_mistake_is_refused_where_the_schedule_is_declared(

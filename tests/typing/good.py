@@ -43,6 +43,9 @@ assert_type(app, App[State])
 assert_type(app.state, State)
 
 plain_app = App("plain", broker="memory:", provision=False)
+locked_app = App(
+    "locked", locks={"main": "redis://a", "vault": ["redis://a", "redis://b", "redis://c"]}
+)
 assert_type(plain_app, App[None])
 assert_type(plain_app.state, None)
 

@@ -259,6 +259,8 @@ app.run(drain_timeout="25s")  # expect-error
 app.include(send)  # expect-error
 App("typed", lifespan=State)  # expect-error
 App("typed", brokr="memory:")  # expect-error
+App("typed", locks="redis://a")  # expect-error
+App("typed", locks={"main": 6379})  # expect-error
 wrong_state: App[str] = App("typed", lifespan=lifespan)  # expect-error
 greeting: str = app.state.greting  # expect-error
 

@@ -161,7 +161,16 @@ class TestLock:
     def test_an_unknown_store_is_refused_with_what_was_meant(self, lock: Any) -> None:
         with pytest.raises(UnknownLock, match="there is no lock store 'defalt'") as refused:
             to_lock(lock, stores=("default",))
-        assert 'Did you mean "default"?' == refused.value.hint
+        assert refused.value.hint.startswith('Did you mean "default"?')
+        assert 'App(locks={"main": "redis://host:6379"})' in refused.value.hint
+
+    def test_a_store_that_can_not_be_known_yet_is_taken(self) -> None:
+        assert Lock(store="main") == to_lock("main", stores=None)
+
+    @pytest.mark.parametrize("store", [5, None, ["main"]])
+    def test_a_store_that_is_no_name_is_refused(self, store: Any) -> None:
+        with pytest.raises(BadOption, match=r"Lock\.store="):
+            Lock(store=store)
 
     @pytest.mark.parametrize("lock", [30, 1.5, object()])
     def test_something_else_is_refused(self, lock: Any) -> None:

@@ -130,6 +130,23 @@ def test_cut_loses_what_a_blackhole_holds(proxy: Proxy, echo: Echo) -> None:
     assert b"1\r\n3\r\n" == echo.heard
 
 
+def test_a_connection_that_is_forgotten_stays_open_and_dead(proxy: Proxy, echo: Echo) -> None:
+    with connect(proxy) as client, connect(proxy) as other:
+        say(client, b"1\r\n")
+        say(other, b"2\r\n")
+        proxy.forget()
+        client.sendall(b"3\r\n")
+        client.settimeout(AT_ONCE)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        with connect(proxy) as new:
+            assert b"4\r\n" == say(new, b"4\r\n")
+        proxy.heal()
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+    assert b"1\r\n2\r\n4\r\n" == echo.heard
+
+
 def test_the_first_messages_that_match_are_lost_as_a_whole(proxy: Proxy, echo: Echo) -> None:
     proxy.drop(b"lost", direction="up", times=2)
     with connect(proxy) as client:

@@ -21,6 +21,7 @@ from mega.adapters.nats.leases import Leases
 from mega.adapters.nats.letters import NatsLetters
 from mega.adapters.nats.presence import Presence
 from mega.adapters.nats.publisher import Publisher
+from mega.adapters.nats.schedules import NatsSchedules
 from mega.adapters.nats.server import EmbeddedServer
 from mega.adapters.nats.server_clock import ServerClock, utc_now
 from mega.adapters.nats.state import NatsState
@@ -56,6 +57,7 @@ class NatsBroker:
         self._state = NatsState(self._client, self._publisher)
         self._letters = NatsLetters(self._client, self._publisher, self._streams)
         self._claims = NatsClaims(self._client, self._publisher)
+        self._schedules = NatsSchedules(self._client, self._publisher)
         self._guards = NatsGuards(self._client, self._publisher, self._clock)
         self._desks: dict[str, Desk] = {}
         self._time_slice = TimeSlice()
@@ -72,6 +74,10 @@ class NatsBroker:
     @property
     def guards(self) -> NatsGuards:
         return self._guards
+
+    @property
+    def schedules(self) -> NatsSchedules:
+        return self._schedules
 
     @property
     def duplicate_window(self) -> float:

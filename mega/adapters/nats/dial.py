@@ -89,8 +89,8 @@ class Dialing:
         await self._nc.connect(
             servers=list(self._url.servers),
             error_cb=self._failed,
-            connect_timeout=min(LONGEST_TRY, self._url.connect_timeout),  # type: ignore[arg-type]
-            reconnect_time_wait=FIRST_WAIT,  # type: ignore[arg-type]
+            connect_timeout=min(LONGEST_TRY, self._url.connect_timeout),  # type: ignore[arg-type]  # any number will do
+            reconnect_time_wait=FIRST_WAIT,  # type: ignore[arg-type]  # any number
             max_reconnect_attempts=-1,
             ping_interval=PING_INTERVAL,
             **options,

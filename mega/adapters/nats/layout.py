@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from mega.options import BrokerUrl
+from mega.options import BrokerUrl, kept_seconds
 from mega.ports import Queue
 from mega.wire.message import stream_name, subject_token
 
@@ -88,7 +88,7 @@ def job_stream(queue: Queue, url: BrokerUrl) -> Config:
 def dead_letter_stream(queue: Queue, url: BrokerUrl) -> Config:
     """Return the config of the subject's dead letters."""
     kept = queue.options.dead_letter
-    max_age = float(kept.max_age)  # type: ignore[arg-type]  # kept as seconds, see DeadLetter
+    max_age = kept_seconds(kept.max_age)
     # The server refuses a duplicate window that is longer than max_age (err 10052).
     duplicates = min(window(url), max_age) if max_age else window(url)
     return {

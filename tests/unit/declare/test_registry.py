@@ -6,7 +6,7 @@ import pytest
 
 from mega import App, Group
 from mega.declare.registry import Registry
-from mega.errors import BadOption, BadSubject, DeclarationError, DuplicateName
+from mega.errors import BadOption, BadSubject, DeclarationError, DuplicateName, UnknownLock
 from mega.options import Role
 
 
@@ -156,3 +156,36 @@ def test_the_claim_record_of_a_schedule_is_named_as_the_seed_names_it(
     async def nightly() -> None: ...
 
     assert key == nightly.spec.key
+
+
+def with_lock(group: Group, store: str) -> Group:
+    @group.schedule(every=60, lock=store)
+    async def locked() -> None: ...
+
+    return group
+
+
+def test_a_lock_store_that_the_app_does_not_have_is_refused_on_the_line() -> None:
+    app = App("shop", locks={"main": "redis://a"})
+    with_lock(app, "main")
+    with pytest.raises(UnknownLock, match="no lock store 'mian'") as refused:
+        with_lock(app, "mian")
+    assert 'Did you mean "main"?' in refused.value.hint
+    assert "test_registry.py:" in refused.value.where
+
+
+def test_the_lock_store_of_a_group_is_looked_for_when_it_is_included() -> None:
+    inner, outer = with_lock(Group(), "main"), Group()
+    outer.include(inner)
+    with pytest.raises(UnknownLock, match="no lock store 'main'") as refused:
+        App("shop", locks={"mane": "redis://a"}).include(outer)
+    assert 'Did you mean "mane"?' in refused.value.hint
+    assert refused.value.where.endswith(" locked")
+
+    App("shop", locks={"main": "redis://a"}).include(outer)
+
+
+def test_a_bad_lock_store_is_refused_where_the_app_is_made() -> None:
+    with pytest.raises(BadOption, match="starts with 'http'") as refused:
+        App("shop", locks={"main": "http://a"})
+    assert refused.value.where.startswith("test_registry.py:")

@@ -119,3 +119,13 @@ def test_a_schedule_over_a_job_shows_as_both() -> None:
     assert ["broker", "schedule", "job"] == [
         line.split()[0] for line in show(group.registry).splitlines()[1:]
     ]
+
+
+def test_a_lock_outside_of_the_broker_says_where_it_is() -> None:
+    group = Group()
+    group.registry.lock_stores = ("default", "main")
+
+    @group.schedule("0 3 * * *", timezone="UTC", lock=Lock(ttl=60, store="main"))
+    async def nightly() -> None: ...
+
+    assert "  lock 60 s in main  " in show(group.registry)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import anyio
 import pytest
-from anyio.abc import TaskGroup
 
 from mega.adapters.memory import MemoryBroker
-from mega.adapters.memory_stores import MemoryClaims
 from mega.context import ScheduleContext, current_run
 from mega.errors import LockBackendError, LockLostError
 from mega.events import (
-    Event,
     LockLost,
     LockStoreDown,
     ScheduleDone,
@@ -27,108 +23,10 @@ from mega.events import (
     ScheduleSkipped,
 )
 from mega.group import Group
-from mega.handles import ScheduleHandle
 from mega.options import Lock
-from mega.ports import Claim, LeaseAnswer, Skip
-from mega.runtime.hub import Hub
-from mega.runtime.schedule_run import ScheduleRunner
-from mega.runtime.scheduler import Scheduler
-from mega.runtime.surroundings import Surroundings
+from mega.ports import Claim, Queue, Skip
 from mega.testing import EPOCH, VirtualClock, job_context
-
-Schedule = ScheduleHandle[Any, Any]
-
-
-class Process:
-    """One process that runs the schedules of a group; several share a broker."""
-
-    def __init__(self, group: Group, broker: MemoryBroker, clock: VirtualClock, name: str) -> None:
-        self.events: list[Event] = []
-        self.draining = anyio.Event()
-        self.hub = Hub([(Event, self._note)])
-        self._around = Surroundings(app=None, broker=broker, hub=self.hub, clock=clock, worker=name)
-        self.runner = ScheduleRunner(self._around, _enqueue_nothing)
-        self.scheduler = Scheduler(group.registry.schedules.values(), self.runner, self._around)
-
-    async def _note(self, event: Event) -> None:
-        self.events.append(event)
-
-    def kinds(self) -> list[type[Event]]:
-        return [type(event) for event in self.events]
-
-    def start(self, tasks: TaskGroup) -> None:
-        tasks.start_soon(self.hub.run)
-        tasks.start_soon(self.scheduler.run, self.draining)
-
-
-async def _enqueue_nothing(*anything: object) -> None: ...
-
-
-@asynccontextmanager
-async def processes(
-    group: Group, clock: VirtualClock, *names: str, broker: MemoryBroker | None = None
-) -> AsyncIterator[list[Process]]:
-    async with AsyncExitStack() as stack:
-        if broker is None:
-            broker = await stack.enter_async_context(MemoryBroker(clock))
-        tasks = await stack.enter_async_context(anyio.create_task_group())
-        started = [Process(group, broker, clock, name) for name in names]
-        for process in started:
-            process.start(tasks)
-        await clock.advance(0)
-        try:
-            yield started
-        finally:
-            tasks.cancel_scope.cancel()
-            for process in started:
-                process.hub.close()
-
-
-class FaultyClaims(MemoryClaims):
-    """A claim store that does not answer the calls named in `away`."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        super().__init__(clock)
-        self.away: set[str] = set()
-
-    def _ask(self, call: str) -> None:
-        if call in self.away:
-            raise LockBackendError("the lock store is away.")
-
-    async def last_tick(self, key: str) -> datetime | None:
-        self._ask("last_tick")
-        return await super().last_tick(key)
-
-    async def claim(
-        self, key: str, *, tick: datetime | None, owner: str, lease: float | None
-    ) -> Claim | Skip:
-        self._ask("claim")
-        return await super().claim(key, tick=tick, owner=owner, lease=lease)
-
-    async def extend(self, claim: Claim) -> LeaseAnswer:
-        self._ask("extend")
-        return await super().extend(claim)
-
-    async def release(self, claim: Claim) -> None:
-        self._ask("release")
-        await super().release(claim)
-
-
-class FaultyBroker(MemoryBroker):
-    """A broker with a claim store that can be away."""
-
-    def __init__(self, clock: VirtualClock, *away: str) -> None:
-        super().__init__(clock)
-        self.faulty = FaultyClaims(clock)
-        self.faulty.away.update(away)
-
-    @property
-    def claims(self) -> FaultyClaims:
-        return self.faulty
-
-
-def after(seconds: float) -> datetime:
-    return EPOCH + timedelta(seconds=seconds)
+from tests.unit.runtime.schedulers import FaultyBroker, Process, after, processes
 
 
 async def test_of_two_schedulers_one_runs_each_tick_and_the_other_says_who() -> None:
@@ -221,6 +119,20 @@ async def test_the_key_of_a_lock_can_be_shared_by_schedules() -> None:
         await clock.advance(60)
 
 
+async def test_ticks_of_one_instant_are_apart_for_schedules_that_share_a_lock() -> None:
+    group, clock, ticks = Group(), VirtualClock(), []
+    for name in ("early", "late"):
+
+        @group.schedule(every=60, lock=Lock(key="archive"), name=name, jitter=50)
+        async def archive(ctx: ScheduleContext) -> None:
+            ticks.append((ctx.name, ctx.due_at))
+
+    async with processes(group, clock, "one", "two"):
+        await clock.advance(179)
+
+    assert 4 == len(set(ticks)) == len(ticks)
+
+
 async def test_a_fence_grows_with_each_claim() -> None:
     group, clock, fences = Group(), VirtualClock(), []
 
@@ -250,13 +162,17 @@ async def test_a_lease_that_another_owner_holds_ends_the_run() -> None:
     ):
         await clock.advance(40)
         key = "mega:schedule:slow"
-        await broker.claims.release(Claim(key, "one/1", 1, after(40), 30))
+        skip = await broker.claims.claim(key, tick=None, owner="other", lease=300)
+        assert isinstance(skip, Skip)
+        await broker.claims.release(Claim(key, skip.by, 1, after(40), 30))
         await broker.claims.claim(key, tick=None, owner="other", lease=300)
         await clock.advance(10)
         assert [ScheduleRun, LockLost, ScheduleFailed] == one.kinds()
+        (lost,) = one.those(LockLost)
         failed = one.events[2]
 
     assert [50] == ended
+    assert "other" == lost.by
     assert isinstance(failed, ScheduleFailed)
     assert LockLostError is type(failed.error)
 
@@ -373,6 +289,32 @@ async def test_a_scheduler_that_starts_again_catches_the_missed_tick_up() -> Non
     assert [(after(60), 0), (after(240), 20)] == ticks
 
 
+@pytest.mark.parametrize("is_over_a_job", [False, True])
+async def test_a_clock_that_is_set_back_after_it_decided_ticks_holds_nothing_up(
+    is_over_a_job: bool,
+) -> None:
+    group, clock = Group(), VirtualClock()
+
+    @group.job("hourly")
+    async def job() -> None: ...
+
+    async def hourly() -> None: ...
+
+    group.schedule("0 * * * *", timezone="UTC", name="hourly")(job if is_over_a_job else hourly)
+    async with MemoryBroker(clock) as broker:
+        await broker.provide(Queue("hourly", job.spec.options))
+        async with processes(group, clock, "one", "two", broker=broker) as both:
+            await clock.advance(3600)
+            clock.step(-12 * 3600)
+            await clock.advance(3 * 3600)
+            runs = [run.due_at for one in both for run in one.those(ScheduleRun)]
+
+    hour = timedelta(hours=1)
+    assert [EPOCH - 10 * hour, EPOCH - 9 * hour, EPOCH - 8 * hour, EPOCH + hour] == sorted(
+        run for run in runs if run
+    )
+
+
 async def test_a_clock_that_is_set_back_half_a_day_holds_nothing_up() -> None:
     group, clock, ticks = Group(), VirtualClock(), []
 
@@ -386,6 +328,21 @@ async def test_a_clock_that_is_set_back_half_a_day_holds_nothing_up() -> None:
         await clock.advance(3600)
 
     assert [EPOCH - timedelta(hours=11)] == ticks
+
+
+async def test_a_schedule_that_had_ended_by_a_wrong_clock_runs_once_that_is_right() -> None:
+    group, clock, ticks = Group(), VirtualClock(EPOCH + timedelta(days=800)), []
+
+    @group.schedule("0 0 12 1 1 * 2030", timezone="UTC")
+    async def party(ctx: ScheduleContext) -> None:
+        ticks.append(ctx.due_at)
+
+    async with processes(group, clock, "one"):
+        await clock.advance(60)
+        clock.step(-800 * 86_400)
+        await clock.advance(12 * 3600)
+
+    assert [EPOCH + timedelta(hours=12)] == ticks
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), ValueError("no")])

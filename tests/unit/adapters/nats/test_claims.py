@@ -9,9 +9,11 @@ from itertools import count
 import pytest
 
 from mega.adapters.nats.broker import NatsBroker
+from mega.adapters.nats.buckets import last_stored
 from mega.adapters.nats.client import Client
+from mega.adapters.nats.layout import CLAIMS, claims_stream, key_token
 from mega.errors import LockBackendError
-from mega.ports import Claim, Skip
+from mega.ports import Claim, Held, Lost, Skip
 from tests.nats_server import NatsServer
 from tests.unit.adapters.nats.asking import until_answer
 
@@ -83,15 +85,29 @@ async def test_a_denied_tick_does_not_lengthen_the_lease_that_denied_it(
 async def test_a_lease_is_lost_only_to_another_owner(broker: NatsBroker) -> None:
     mine = await broker.claims.claim(KEY, tick=TICK, owner="a", lease=0.0001)
     assert isinstance(mine, Claim)  # it has run out by now, and nobody takes it
-    assert "held" == await broker.claims.extend(mine)
+    assert Held() == await broker.claims.extend(mine)
 
     await broker.claims.release(mine)
     theirs = await broker.claims.claim(KEY, tick=LATER, owner="b", lease=30.0)
 
     assert isinstance(theirs, Claim)
-    assert "lost" == await broker.claims.extend(mine)
+    assert Lost(by="b") == await broker.claims.extend(mine)
     await broker.claims.release(mine)
-    assert "held" == await broker.claims.extend(theirs)
+    assert Held() == await broker.claims.extend(theirs)
+
+
+async def test_a_claim_that_is_repeated_begins_its_lease_anew(
+    broker: NatsBroker, client: Client
+) -> None:
+    written = []
+    for _ in range(2):
+        answer = await broker.claims.claim(KEY, tick=TICK, owner="a", lease=30.0)
+        stored = await last_stored(client, CLAIMS, key_token(KEY))
+        written.append((answer, stored.sequence))  # a lease counts from the writing
+
+    (first, before), (again, after) = written
+    assert first == again
+    assert before < after
 
 
 async def test_a_record_that_vanished_is_no_proof_of_a_loss(
@@ -101,10 +117,37 @@ async def test_a_record_that_vanished_is_no_proof_of_a_loss(
     assert isinstance(mine, Claim)
     await client.api("STREAM.PURGE.KV_MEGA_CLAIMS")
 
-    assert "held" == await broker.claims.extend(mine)
+    assert Held(retaken=True) == await broker.claims.extend(mine)
+    assert TICK == await broker.claims.last_tick(KEY)
     assert Skip("running", by="a") == await broker.claims.claim(
         KEY, tick=LATER, owner="b", lease=30.0
     )
+
+
+async def test_a_tick_that_was_claimed_anew_after_a_loss_is_a_loss(
+    broker: NatsBroker, client: Client
+) -> None:
+    mine = await broker.claims.claim(KEY, tick=TICK, owner="a", lease=30.0)
+    assert isinstance(mine, Claim)
+    await client.api("STREAM.PURGE.KV_MEGA_CLAIMS")
+    theirs = await broker.claims.claim(KEY, tick=TICK, owner="b", lease=30.0)
+    assert isinstance(theirs, Claim)
+    await broker.claims.release(theirs)
+
+    assert Lost(by="b") == await broker.claims.extend(mine)
+
+
+async def test_fences_grow_over_the_loss_of_the_whole_bucket(
+    broker: NatsBroker, client: Client, server: NatsServer
+) -> None:
+    before = await broker.claims.claim(KEY, tick=TICK, owner="a", lease=None)
+    await client.api("STREAM.DELETE.KV_MEGA_CLAIMS")
+    await client.api("STREAM.CREATE.KV_MEGA_CLAIMS", claims_stream(server.url()))
+    after = await broker.claims.claim(KEY, tick=LATER, owner="b", lease=None)
+
+    assert isinstance(before, Claim)
+    assert isinstance(after, Claim)
+    assert before.fence < after.fence
 
 
 async def test_a_store_that_is_away_raises_and_nothing_else_does(

@@ -1,0 +1,1 @@
+"""The Redis adapter, of locks alone: the only package that imports `redis`."""
