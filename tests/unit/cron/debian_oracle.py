@@ -73,6 +73,15 @@ def ticks(clock: LocalClock, crontab: Crontab) -> list[datetime]:
     ]
 
 
+def next_tick(clock: LocalClock, crontab: Crontab, after: datetime) -> datetime | None:
+    """Return the first of these instants that is later than `after`."""
+    least = (after - clock.start) // MINUTE
+    for count, first, last in minutes_to_run(clock.shown, crontab.is_wild):
+        if count > least and crontab.matches_any(first, last):
+            return clock.start + count * MINUTE
+    return None
+
+
 def minutes_to_run(shown: list[int], is_wild: bool) -> Iterator[tuple[int, int, int]]:
     """Yield, per real minute, the range of local minutes that cron looks at in it."""
     reached = shown[0]
