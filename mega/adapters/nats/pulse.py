@@ -65,11 +65,17 @@ class Pulse:
         # The future is never cancelled: the PONG of a cancelled one ends nats-py's read loop.
         sent_at = lease_clock()
         self._pong = asyncio.get_running_loop().create_future()
-        self._pong.add_done_callback(partial(self._prove, sent_at))
+        self._pong.add_done_callback(partial(self._prove, nc, sent_at))
         assert nc._transport is not None, "a client that is connected has one"
         nc._pongs.append(self._pong)
         nc._transport.write(PING_PROTO)
 
-    def _prove(self, sent_at: float, pong: asyncio.Future[bool]) -> None:
-        if pong is self._pong and not pong.cancelled():
-            self.proven_at = sent_at
+    def _prove(self, nc: NatsClient, sent_at: float, pong: asyncio.Future[bool]) -> None:
+        if pong is not self._pong or pong.cancelled():
+            return
+        self.proven_at = sent_at
+        if lease_clock() - sent_at > LOOK_EVERY and nc.is_connected:
+            # It was held up, and proves little. Until the next look all that comes would be in
+            # doubt, such as the first hand-overs after the process was stopped.
+            self._answered()
+            self._ask(nc)
