@@ -15,7 +15,8 @@ from mega import App
 from mega.errors import BrokerUnavailable, NotConnected
 from tests.apps.program import Program, run_to_end, write_app
 from tests.cases.served import serving
-from tests.nats_server import NatsServer, free_port, nats_url
+from tests.local_server import free_port
+from tests.nats_server import NatsServer, nats_url
 from tests.proxy import Proxy
 from tests.waiting import until
 

@@ -1,4 +1,4 @@
-"""A server of its own for each test, a broker on it, and a second connection that looks on."""
+"""A server of its own for each test, ways to it, and a second connection that looks on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from mega.adapters.nats.broker import NatsBroker
 from mega.adapters.nats.client import Client
 from tests.nats_server import NatsServer
+from tests.proxy import Proxy
 
 
 @pytest.fixture
@@ -21,6 +22,13 @@ def server() -> Iterator[NatsServer]:
 async def broker(server: NatsServer) -> AsyncIterator[NatsBroker]:
     async with NatsBroker(server.url(), name="test") as broker:
         yield broker
+
+
+@pytest.fixture
+def proxy(server: NatsServer) -> Iterator[Proxy]:
+    """A way to the server that can be cut."""
+    with Proxy(server.port) as proxy:
+        yield proxy
 
 
 @pytest.fixture

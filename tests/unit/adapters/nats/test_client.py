@@ -18,7 +18,8 @@ from mega.adapters.nats.client import Client
 from mega.adapters.nats.replies import Lost
 from mega.errors import BrokerError, BrokerTooOld, BrokerUnavailable
 from mega.options import BrokerUrl
-from tests.nats_server import NatsServer, free_port, nats_url
+from tests.local_server import free_port
+from tests.nats_server import NatsServer, nats_url
 from tests.proxy import Proxy
 from tests.waiting import until
 

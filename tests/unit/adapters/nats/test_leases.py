@@ -17,7 +17,8 @@ from mega.adapters.nats.leases import Leases, snapshot
 from mega.options import JobOptions
 from mega.ports import Delivery, Queue
 from mega.wire.message import Message
-from tests.nats_server import NatsServer, free_port
+from tests.local_server import free_port
+from tests.nats_server import NatsServer
 from tests.unit.adapters.nats.asking import until_answer
 from tests.waiting import until
 

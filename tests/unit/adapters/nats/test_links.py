@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
@@ -36,13 +36,6 @@ SOON = 15.0
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture
-def proxy(server: NatsServer) -> Iterator[Proxy]:
-    """The worker's way to the server. Producers and onlookers have their own."""
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 class Runs:

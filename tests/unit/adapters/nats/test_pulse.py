@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.lease_clock import lease_clock
 from mega.adapters.nats.pulse import LOOK_EVERY, Pulse
-from tests.nats_server import NatsServer, nats_url
+from tests.nats_server import nats_url
 from tests.proxy import Proxy
 from tests.waiting import until
 
@@ -17,12 +17,6 @@ from tests.waiting import until
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-@pytest.fixture
-def proxy(server: NatsServer) -> Iterator[Proxy]:
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

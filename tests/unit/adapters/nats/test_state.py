@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
@@ -117,13 +117,6 @@ async def test_a_record_of_a_newer_release_is_as_good_as_none(
     await client.nc.publish("$KV.MEGA_STATE.a", record)
     await client.nc.flush()
     await until_answer(lambda: broker.state.get("a"), lambda found: found is None, what="none")
-
-
-@pytest.fixture
-def proxy(server: NatsServer) -> Iterator[Proxy]:
-    """The worker's way to the server."""
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

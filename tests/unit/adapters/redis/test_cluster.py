@@ -11,7 +11,7 @@ from redis import Redis
 
 from mega.errors import LockBackendError
 from mega.ports import Claim, Held, Skip
-from tests.nats_server import free_port
+from tests.local_server import free_port
 from tests.redis_server import RedisServer
 from tests.unit.adapters.redis.asking import onlooker, store_on
 from tests.waiting import until_sync
