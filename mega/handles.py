@@ -88,7 +88,7 @@ class EnqueueOptions(BulkOptions, total=False):
 class Schedules(Protocol):
     """What a handle asks of the schedules of its process."""
 
-    async def run(self, spec: ScheduleSpec) -> BaseException | None: ...
+    async def run_now(self, spec: ScheduleSpec) -> bool: ...
     async def pause(self, spec: ScheduleSpec) -> None: ...
     async def resume(self, spec: ScheduleSpec) -> None: ...
     async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None: ...
@@ -197,15 +197,13 @@ class ScheduleHandle(Handle, Generic[P, Ret]):
         result: Ret = self.fn(*args, **kwargs)
         return result
 
-    async def run_now(self) -> None:
+    async def run_now(self) -> bool:
         """Run once, whatever the time. The schedule's lock applies, and no tick is claimed.
 
-        Returns when the run has ended; a held lock is a `ScheduleSkipped` event.
-        Raises: what the handler raised, NotConnected.
+        Returns when the run has ended, and False at once, with the event `ScheduleSkipped`,
+        when the lock is held. Raises: what the handler raised, NotConnected, LockBackendError.
         """
-        error = await self._live("run_now").run(self.spec)
-        if error is not None:
-            raise error
+        return await self._live("run_now").run_now(self.spec)
 
     async def pause(self) -> None:
         """Skip all ticks, in all processes, until `resume`; they are not caught up later.

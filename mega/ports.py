@@ -16,6 +16,7 @@ import anyio
 from mega.errors import BrokerError, PayloadTooLarge
 from mega.options import JobOptions
 from mega.stores import (
+    FAR_AHEAD,
     Claim,
     ClaimStore,
     Guard,
@@ -33,6 +34,7 @@ from mega.stores import (
 from mega.wire.message import Message
 
 __all__ = [
+    "FAR_AHEAD",
     "Broker",
     "Claim",
     "ClaimStore",

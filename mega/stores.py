@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, Protocol, TypeAlias
 
 from mega.wire.record import JobRecord
 from mega.wire.schedule_record import ScheduleRecord
 
 __all__ = [
+    "FAR_AHEAD",
     "Claim",
     "ClaimStore",
     "Guard",
@@ -195,6 +196,10 @@ class Lost:
 LeaseAnswer: TypeAlias = Held | Lost
 
 
+#: A tick that is decided so far ahead of the store's clock was decided by a clock that was wrong.
+FAR_AHEAD = timedelta(hours=3)
+
+
 class ClaimStore(Protocol):
     """One record per schedule: the last decided tick, and who holds the lease until when.
 
@@ -215,7 +220,7 @@ class ClaimStore(Protocol):
         alive the answer is `running`, and the tick counts as decided. `tick` None (a manual
         run) asks for the lease alone. `lease` None asks for none. One attempt, no waiting.
 
-        A decided tick that is more than 3 h ahead, of the asked one and of the store's clock,
+        A decided tick that is more than FAR_AHEAD, of the asked one and of the store's clock,
         counts for nothing: a clock that was wrong has decided it.
 
         A repeated call of one owner for one tick gets the same answer, and its lease counts

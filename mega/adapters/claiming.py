@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from mega.ports import Claim, Held, LeaseAnswer, Lost, Skip
+from mega.ports import FAR_AHEAD, Claim, Held, LeaseAnswer, Lost, Skip
 
 __all__ = [
-    "CORRECTION",
     "ClaimRecord",
     "deny",
     "extended",
@@ -23,8 +22,6 @@ __all__ = [
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-#: A tick so far ahead of the store's clock was decided by a clock that was wrong.
-CORRECTION = timedelta(hours=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,7 @@ def settled(known: ClaimRecord, asked: Claim, *, now: datetime | None = None) ->
     """
     if asked.tick is None or known.tick is None or asked.tick > known.tick:
         return None
-    if now is not None and is_far_behind(known, asked) and known.tick - now > CORRECTION:
+    if now is not None and is_far_behind(known, asked) and known.tick - now > FAR_AHEAD:
         return None
     if not is_repeated(known, asked):
         return Skip("taken", by=known.claimed_by)
@@ -61,19 +58,26 @@ def is_far_behind(known: ClaimRecord, asked: Claim) -> bool:
     """Whether the tick is hours before the last decided one, so that one of the two is wrong."""
     if asked.tick is None or known.tick is None:
         return False
-    return known.tick - asked.tick > CORRECTION
+    return known.tick - asked.tick > FAR_AHEAD
 
 
-def grant(known: ClaimRecord, asked: Claim, *, above: int = 0) -> tuple[ClaimRecord, Claim]:
-    """Return the record that makes the claim. Its fence is higher than `above`, too."""
+def grant(
+    known: ClaimRecord, asked: Claim, *, above: int = 0, now: datetime | None = None
+) -> tuple[ClaimRecord, Claim]:
+    """Return the record that makes the claim. Its fence is higher than `above`, too.
+
+    `now` is the store's instant, which is needed where no tick is asked for.
+    """
     is_held = asked.lease is None or known.owner == asked.owner
-    fence = (
-        known.fence if is_repeated(known, asked) and is_held else next_fence(known, asked, above)
-    )
+    is_same = is_repeated(known, asked) and is_held
+    fence = known.fence if is_same else next_fence(known, asked.tick or now, above)
     claim = replace(asked, fence=fence)
     record = replace(with_tick(known, claim), fence=fence)
     if claim.lease is not None:
         record = replace(record, owner=claim.owner, lease=claim.lease)
+    elif known.owner != claim.owner:
+        # Its lease has run out, and would begin anew with this writing.
+        record = replace(record, owner="", lease=0.0)
     return record, claim
 
 
@@ -109,9 +113,9 @@ def with_tick(known: ClaimRecord, claim: Claim, *, running: str = "") -> ClaimRe
     return replace(known, tick=tick, claimed_by=claim.owner, running=running)
 
 
-def next_fence(known: ClaimRecord, asked: Claim, above: int) -> int:
-    """Return a fence that a later tick exceeds even if the store loses all that it knows."""
-    stamp = (asked.tick - EPOCH) // MILLISECOND if asked.tick else 0
+def next_fence(known: ClaimRecord, at: datetime | None, above: int) -> int:
+    """Return a fence that a later claim exceeds even if the store loses all that it knows."""
+    stamp = (at - EPOCH) // MILLISECOND if at else 0
     return max(known.fence + 1, above + 1, stamp)
 
 

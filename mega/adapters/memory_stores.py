@@ -173,7 +173,9 @@ class MemoryClaims:
         if refusal is not None:
             return refusal
         left = self._left(key, owner)
-        wanted, answer = deny(known, asked, left=left) if left else grant(known, asked)
+        wanted, answer = (
+            deny(known, asked, left=left) if left else grant(known, asked, now=self._clock.now())
+        )
         if isinstance(answer, Claim) or wanted != known:
             self._write(key, wanted)
         return answer

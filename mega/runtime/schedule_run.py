@@ -42,29 +42,44 @@ class ScheduleRunner:
         """Let no wait before another try outlast the setting of `draining`."""
         self._claims.draining = draining
 
-    async def run(
-        self, spec: ScheduleSpec, *, tick: datetime | None = None
-    ) -> BaseException | None:
-        """Run once if the claim allows it, and return the error of the run, if any.
-
-        `tick` None is a manual run: nothing is claimed, but the lock holds.
-        """
-        if tick is not None and await self._is_paused(spec, tick):
-            return None
-        if tick is not None and spec.subject is not None:
+    async def run(self, spec: ScheduleSpec, tick: datetime) -> None:
+        """Run the tick if the claim allows it. Raises nothing but cancellation."""
+        if await self._is_paused(spec, tick):
+            return
+        if spec.subject is not None:
             await self._jobs.run(spec, tick)
-            return None
+            return
         claim = await self._claims.claim(spec, tick)
-        if isinstance(claim, Skip):
+        if isinstance(claim, Claim):
+            await self._run_claimed(spec, tick, claim)
+        elif claim is not None:
             self._skip(spec, tick, reason=claim.reason, by=claim.by)
-        return await self._run_claimed(spec, tick, claim) if isinstance(claim, Claim) else None
+
+    async def run_now(self, spec: ScheduleSpec) -> bool:
+        """Run once by hand, and return whether it did: not while its lock is held.
+
+        Raises: what the handler raised, LockBackendError, BrokerError.
+        """
+        claim = await self._claims.claim(spec, None)
+        if isinstance(claim, Claim):
+            error = await self._run_claimed(spec, None, claim)
+            if error is not None:
+                raise error
+            return True
+        if claim is not None:
+            self._skip(spec, None, reason=claim.reason, by=claim.by)
+        return False
 
     async def pause(self, spec: ScheduleSpec) -> None:
         """Skip its ticks in all processes, until `resume`. Raises: BrokerError."""
         await self._notes.pause(spec)
 
     async def resume(self, spec: ScheduleSpec) -> None:
-        """Run its ticks again. Raises: BrokerError."""
+        """Run its ticks again, but for those up to now. Raises: BrokerError."""
+        latest = spec.timetable.previous(self._around.clock.now())
+        is_claimed = spec.options.scope == "cluster"
+        if latest is not None and is_claimed and await self._notes.paused_by(spec) is not None:
+            await self._claims.note(spec, latest)
         await self._notes.resume(spec)
 
     async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None:

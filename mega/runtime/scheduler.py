@@ -69,6 +69,11 @@ class Entry:
             grace = timedelta(seconds=kept_seconds(grace))
         return cls(now, spec.name, spec, last or now, jitter, grace)
 
+    def decide(self, last: datetime, now: datetime, *, due: datetime | None = None) -> Decision:
+        """Decide what is due by its options; see `ticks.decide`."""
+        catch_up = self.spec.options.catch_up
+        return decide(self.spec.timetable, last, now, due=due, catch_up=catch_up, grace=self.grace)
+
 
 class Scheduler:
     """Starts each tick of the given schedules, as long as it runs."""
@@ -106,27 +111,34 @@ class Scheduler:
 
     async def _load(self) -> None:
         """Fill the heap with all schedules, from their last decided ticks on."""
-        now, unknown = self._around.clock.now(), dict[str, LockBackendError]()
-        limiter = anyio.CapacityLimiter(LOADED_AT_ONCE)
+        now, limiter = self._around.clock.now(), anyio.CapacityLimiter(LOADED_AT_ONCE)
+        silent: dict[str, LockBackendError] = {}
 
         async def load(spec: ScheduleSpec) -> None:
-            last = None
             async with limiter:
-                try:
-                    if spec.options.scope == "cluster":
-                        last = await self._around.claims_for(spec.lock).last_tick(spec.key)
-                except LockBackendError as error:
-                    unknown[spec.name] = error
+                last = await self._last_tick(spec, silent)
             self._heap.append(Entry.of(spec, now=now, last=last))
 
         async with anyio.create_task_group() as loads:
             for spec in self._specs:
                 loads.start_soon(load, spec)
         heapq.heapify(self._heap)
-        if unknown:
-            name, error = next(iter(unknown.items()))
-            more = f" (and of {len(unknown) - 1} more)" if len(unknown) > 1 else ""
-            logger.warning("the last tick of %s%s is not known: %s", name, more, error)
+        for store, error in silent.items():
+            first, *others = [spec.name for spec in self._specs if spec.store == store]
+            more = f" (and of {len(others)} more)" if others else ""
+            logger.warning("the last tick of %s%s is not known: %s", first, more, error)
+
+    async def _last_tick(
+        self, spec: ScheduleSpec, silent: dict[str, LockBackendError]
+    ) -> datetime | None:
+        """Return the last decided tick, if it is known; a store that is silent is asked once."""
+        if spec.options.scope != "cluster" or spec.store in silent:
+            return None
+        try:
+            return await self._around.claims_for(spec.lock).last_tick(spec.key)
+        except LockBackendError as error:
+            silent[spec.store] = error
+            return None
 
     async def _loop(self) -> None:
         while True:
@@ -150,7 +162,8 @@ class Scheduler:
         monotonic = self._around.clock.monotonic()
         if late and monotonic >= self._silent_until:
             self._silent_until = monotonic + BETWEEN_WARNINGS
-            logger.warning("%d schedules start up to %.1f s late", len(late), max(late))
+            count = "1 schedule starts" if len(late) == 1 else f"{len(late)} schedules start up to"
+            logger.warning("%s %.1f s late", count, max(late))
 
     def _notice_step_back(self, now: datetime) -> None:
         """Look at all schedules anew: what the clock said before is no time to wait for."""
@@ -162,41 +175,47 @@ class Scheduler:
 
     def _look_at(self, entry: Entry, now: datetime) -> float:
         """Start what is due, and return by how many seconds it is late, unless it was missed."""
-        options = entry.spec.options
-        decision = decide(
-            entry.spec.timetable,
-            entry.last,
-            now,
-            due=entry.due,
-            catch_up=options.catch_up,
-            grace=entry.grace,
-        )
+        before = entry.last
+        decision = entry.decide(before, now, due=entry.due)
         if decision.is_correction:
             text = "the clock was set back to %s, by hours: %s counts its ticks from there"
             logger.warning(text, now.isoformat(timespec="seconds"), entry.name)
         entry.last, entry.due = decision.last, decision.following
         entry.wake_at = decision.following or NEVER
         heapq.heappush(self._heap, entry)
-        if decision.ticks and entry.jitter:
-            self._waits.start_soon(self._begin_after_jitter, entry, decision.ticks)
-        elif decision.ticks:
-            self._begin(entry, decision.ticks)
-        return self._tell_lateness(entry, decision, now)
-
-    def _tell_lateness(self, entry: Entry, decision: Decision, now: datetime) -> float:
-        if decision.latest is None:
+        if decision.missed_since is not None:
+            self._waits.start_soon(self._catch_up, entry, before, now)
             return 0.0
-        lateness = (now - decision.latest).total_seconds()
-        if decision.missed_since is None:
-            return lateness
-        misfired = ScheduleMisfired(
-            name=entry.name,
-            due_at=decision.latest,
-            missed_since=decision.missed_since,
-            lateness=lateness,
-        )
-        self._around.hub.emit(misfired)
-        return 0.0
+        self._start(entry, decision.ticks)
+        return (now - decision.latest).total_seconds() if decision.latest else 0.0
+
+    async def _catch_up(self, entry: Entry, before: datetime, now: datetime) -> None:
+        """Tell of what was missed and start it, but for the ticks that others have decided."""
+        decision = entry.decide(await self._last_decided(entry, before), now)
+        if decision.latest is not None and decision.missed_since is not None:
+            misfired = ScheduleMisfired(
+                name=entry.name,
+                due_at=decision.latest,
+                missed_since=decision.missed_since,
+                lateness=(now - decision.latest).total_seconds(),
+            )
+            self._around.hub.emit(misfired)
+        self._start(entry, decision.ticks)
+
+    async def _last_decided(self, entry: Entry, known: datetime) -> datetime:
+        if entry.spec.options.scope != "cluster":
+            return known
+        try:
+            last = await self._around.claims_for(entry.spec.lock).last_tick(entry.spec.key)
+        except LockBackendError:  # to claim the ticks is to ask again, and to say so
+            return known
+        return known if last is None else max(known, last)
+
+    def _start(self, entry: Entry, ticks: Ticks) -> None:
+        if ticks and entry.jitter:
+            self._waits.start_soon(self._begin_after_jitter, entry, ticks)
+        elif ticks:
+            self._begin(entry, ticks)
 
     async def _begin_after_jitter(self, entry: Entry, ticks: Ticks) -> None:
         """Wait in the scope that a drain cancels, so that nothing begins after it."""
@@ -210,6 +229,9 @@ class Scheduler:
         if not entry.runs or overlap == "allow":
             entry.runs += 1
             self._runs.start_soon(self._run, entry, ticks)
+        elif entry.spec.subject is not None:
+            # To store its job is no run that another one could overlap.
+            entry.queued = (*entry.queued, *ticks)
         elif overlap == "queue" and not entry.queued:
             entry.queued = ticks
         else:
@@ -227,10 +249,17 @@ class Scheduler:
             while ticks and not self._draining.is_set():
                 for tick in ticks:
                     if not self._draining.is_set():
-                        await self._runner.run(entry.spec, tick=tick)
+                        await self._run_one(entry, tick)
                 ticks, entry.queued = entry.queued, ()
         finally:
             entry.runs -= 1
+
+    async def _run_one(self, entry: Entry, tick: datetime) -> None:
+        try:
+            await self._runner.run(entry.spec, tick)
+        except Exception:
+            # A fault of our own must not end the scheduler for all other schedules.
+            logger.exception("%s: a run went wrong", entry.name)
 
 
 def warn_of_host_zone(specs: Iterable[ScheduleSpec]) -> None:

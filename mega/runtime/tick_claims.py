@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from secrets import token_hex
+from typing import TypeAlias
 
 import anyio
 
@@ -15,12 +17,14 @@ from mega.declare.registry import ScheduleSpec
 from mega.errors import LockBackendError
 from mega.events import LockLost, LockStoreDown, ScheduleFailed
 from mega.options import kept_seconds
-from mega.ports import Claim, Lost, Skip
+from mega.ports import FAR_AHEAD, Claim, ClaimStore, Lost, Skip
 from mega.runtime.draining import has_slept
 from mega.runtime.surroundings import Surroundings
-from mega.runtime.ticks import CORRECTION
 
 __all__ = ["TickClaims", "backing_off"]
+
+#: A lock store, and a key in it.
+Place: TypeAlias = tuple[str, str]
 
 logger = logging.getLogger("mega.schedule")
 
@@ -28,6 +32,8 @@ logger = logging.getLogger("mega.schedule")
 RENEWALS_PER_TTL = 3
 #: Longer than it takes to store a job, and shorter than the broker knows its id.
 HELD_FOR = 30.0
+#: How long a tick that is caught up is tried for, at least: longer than who died may hold it.
+OLD_TICK_PATIENCE = timedelta(seconds=60)
 
 
 def backing_off() -> Iterator[float]:
@@ -43,11 +49,13 @@ class TickClaims:
         self.draining = anyio.Event()
         self._around = around
         self._silent_stores: set[str] = set()
+        self._abandoned: dict[Place, list[Claim]] = {}
 
     async def claim(self, spec: ScheduleSpec, tick: datetime | None) -> Claim | Skip | None:
         """Return what the store says, or None when it said nothing until the next tick.
 
-        `tick` None, a manual run, asks for the lease alone.
+        `tick` None, a manual run, asks for the lease alone, and once. Raises then:
+        LockBackendError.
         """
         lease = kept_seconds(spec.lock.ttl) if spec.lock else None
         asked = Claim(spec.lock_key, self._owner(), 0, tick, lease)
@@ -67,35 +75,52 @@ class TickClaims:
         self, spec: ScheduleSpec, tick: datetime, *, owner: str | None = None
     ) -> Claim | Skip | None:
         """Note the tick as decided, for other schedulers and those that start later."""
-        return await self._ask(spec, tick, Claim(spec.key, owner or self._owner(), 0, tick, None))
+        noted = Claim(spec.key, owner or self._owner(), 0, tick, None)
+        try:
+            return await self._ask(spec, tick, noted)
+        except LockBackendError:
+            return None
 
     async def is_decided(self, spec: ScheduleSpec, tick: datetime) -> bool:
         """Whether the tick is known to be decided."""
         store = self._around.claims_for(spec.lock)
         try:
             last = await store.last_tick(spec.key)
-            if last is not None and last - tick > CORRECTION:
+            if last is not None and last - tick > FAR_AHEAD:
                 # Decided by a clock that was wrong, or asked by one that is: the store's knows.
-                return last - await store.time() <= CORRECTION
+                return last - await store.time() <= FAR_AHEAD
         except LockBackendError as error:
             self._store_is_silent(spec, tick, error)
             return False
         self._store_answered(spec)
         return last is not None and tick <= last
 
-    async def hold(self, spec: ScheduleSpec, tick: datetime) -> Claim | None:
-        """Keep others off the schedule's ticks for a while; None when that can't be had now."""
-        asked = Claim(spec.key, self._owner(), 0, None, HELD_FOR)
-        answer = await self._ask(spec, tick, asked)
-        if answer is None and spec.options.on_lock_error == "run":
-            return replace(asked, lease=None)
-        return answer if isinstance(answer, Claim) else None
+    def holding(self, spec: ScheduleSpec) -> Claim:
+        """Return a claim to `hold` with: one owner, however often it asks."""
+        return Claim(spec.key, self._owner(), 0, None, HELD_FOR)
 
-    async def may_try_again(self, spec: ScheduleSpec, tick: datetime | None, wait: float) -> bool:
-        """Wait for so many seconds; False at once when the next tick comes before."""
+    async def hold(self, spec: ScheduleSpec, tick: datetime, asked: Claim) -> Claim | Skip:
+        """Keep others off the schedule's ticks for a while. Raises: LockBackendError."""
+        try:
+            return await self._ask(spec, tick, asked)
+        except LockBackendError:
+            if spec.options.on_lock_error == "run":
+                return replace(asked, lease=None)
+            raise
+
+    def give_up_at(self, spec: ScheduleSpec, tick: datetime) -> datetime | None:
+        """Return until when a tick is tried for: until the next one is due. None: for ever."""
+        now, following = self._around.clock.now(), spec.timetable.next(tick)
+        if following is None or following > now:
+            return following
+        coming = spec.timetable.next(now)
+        return None if coming is None else max(coming, now + OLD_TICK_PATIENCE)
+
+    async def may_try_again(self, give_up_at: datetime | None, wait: float) -> bool:
+        """Wait for so many seconds; False at once when that would be too late."""
         after = self._around.clock.now() + timedelta(seconds=wait)
-        following = spec.timetable.next(tick) if tick else None
-        return following is not None and after < following and await self.has_slept(wait)
+        is_in_time = give_up_at is None or after < give_up_at
+        return is_in_time and await self.has_slept(wait)
 
     async def has_slept(self, seconds: float) -> bool:
         """Return True after that many seconds, or False at once in a drain."""
@@ -141,27 +166,54 @@ class TickClaims:
         self, spec: ScheduleSpec, tick: datetime | None, asked: Claim
     ) -> Claim | Skip | None:
         """Ask again while the store is away: one owner gets one answer, however often it asks."""
-        for wait in backing_off():
-            answer = await self._ask(spec, tick, asked)
-            if answer is not None:
-                return answer
-            if spec.options.on_lock_error == "run":
-                return replace(asked, lease=None)
-            if not await self.may_try_again(spec, tick, wait):
-                break
-        return None
+        give_up_at = self.give_up_at(spec, tick) if tick else None
+        may_be_held = asked.lease is not None
+        try:
+            for wait in backing_off():
+                try:
+                    answer = await self._ask(spec, tick, asked)
+                except LockBackendError:
+                    if tick is None:
+                        raise
+                else:
+                    may_be_held = False
+                    return answer
+                if spec.options.on_lock_error == "run":
+                    return replace(asked, lease=None)
+                if not await self.may_try_again(give_up_at, wait):
+                    return None
+        finally:
+            if may_be_held:
+                await self.abandon(spec, asked)
+        raise AssertionError("the waits never end")
 
-    async def _ask(
-        self, spec: ScheduleSpec, tick: datetime | None, asked: Claim
-    ) -> Claim | Skip | None:
+    async def abandon(self, spec: ScheduleSpec, claim: Claim) -> None:
+        """Release what may have been given although no answer came; it would keep out everybody.
+
+        While the store is away that waits until it is asked again.
+        """
+        store, place = self._around.claims_for(spec.lock), (spec.store, claim.key)
+        self._abandoned.setdefault(place, []).append(claim)
+        with anyio.CancelScope(shield=True), suppress(LockBackendError):
+            await self._release_abandoned(store, place)
+
+    async def _release_abandoned(self, store: ClaimStore, place: Place) -> None:
+        claims = self._abandoned.get(place, [])
+        while claims:
+            await store.release(claims[0])
+            del claims[:1]
+        self._abandoned.pop(place, None)
+
+    async def _ask(self, spec: ScheduleSpec, tick: datetime | None, asked: Claim) -> Claim | Skip:
         store = self._around.claims_for(spec.lock)
         try:
+            await self._release_abandoned(store, (spec.store, asked.key))
             answer = await store.claim(
                 asked.key, tick=asked.tick, owner=asked.owner, lease=asked.lease
             )
         except LockBackendError as error:
             self._store_is_silent(spec, tick, error)
-            return None
+            raise
         self._store_answered(spec)
         return answer
 

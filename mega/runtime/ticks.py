@@ -25,7 +25,7 @@ class Decision(NamedTuple):
     """What to do at one moment.
 
     `ticks` are to run now, oldest first. Of those that are due, `latest` is the last one, and
-    `missed_since` the first one that is passed over, or that comes later than the grace allows.
+    `missed_since` the first one that is passed over, or that runs later than the grace allows.
     `last` is the new last decided tick, and `following` the one after it (None: it never fires
     again). `is_correction`: the clock was set back so far that ticks are counted anew.
     """
@@ -63,14 +63,15 @@ def decide(
     if following is not None and following <= now:
         latest = timetable.previous(now + INSTANT) or tick
         following = timetable.next(latest)
-    is_in_time = now - latest <= _grace(grace, latest, following)
+    patience = _grace(grace, latest, following)
     if catch_up == "all":
         ticks = _in_turn(timetable, tick, latest)
-        passed_over = timetable.next(ticks[-1]) if ticks[-1] < latest else None
+        is_missed = now - tick > patience
     else:
-        ticks = (latest,) if is_in_time or catch_up == "one" else ()
-        passed_over = tick if tick < latest else None
-    missed_since = passed_over or (None if is_in_time else tick)
+        is_late = now - latest > patience
+        ticks = () if is_late and catch_up == "skip" else (latest,)
+        is_missed = is_late or tick < latest
+    missed_since = tick if is_missed else None
     return Decision(ticks, latest, missed_since, latest, following, is_correction)
 
 

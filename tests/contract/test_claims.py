@@ -26,6 +26,7 @@ STORES = [
 
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Nobody waits for the end of this one, and so for no test.
 LEASE = 30.0
 SHORT = 1.0
@@ -278,6 +279,15 @@ async def test_what_others_ask_for_prolongs_no_lease(bench: ClaimsBench, key: st
         await won(other, key, None, "me")
 
 
+async def test_a_lease_that_has_ended_stays_ended(bench: ClaimsBench, key: str) -> None:
+    """Whoever notes a tick writes the record, which must not begin the lease anew."""
+    async with bench.stores() as (store, other):
+        await won(store, key, NOON, "dead", lease=SHORT)
+        await bench.pass_time(ENDED)
+        await won(other, key, NOON + MINUTE, "noting", lease=None)
+        await won(other, key, NOON + 2 * MINUTE, "b")
+
+
 async def test_extend_keeps_the_lease(bench: ClaimsBench, key: str) -> None:
     async with bench.stores() as (store, other):
         claim = await won(store, key, NOON, "a", lease=SHORT)
@@ -347,6 +357,15 @@ async def test_the_fence_grows(bench: ClaimsBench, key: str) -> None:
             await store.release(claim)
             fences.append(claim.fence)
     assert sorted(set(fences)) == fences
+
+
+async def test_the_fence_of_a_claim_without_a_tick_outlasts_what_the_store_knows(
+    bench: ClaimsBench, key: str
+) -> None:
+    """As locks that schedules share have it: after a loss it must not begin at 1 again."""
+    async with bench.stores() as (store, _):
+        claim = await won(store, key, None, "a")
+    assert claim.fence > (bench.now() - EPOCH - MINUTE) // timedelta(milliseconds=1)
 
 
 # -- runs by hand

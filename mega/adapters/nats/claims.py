@@ -92,8 +92,9 @@ class NatsClaims:
         left = await self._left(entry, asked.owner)
         if left:
             return deny(entry.record, asked, left=left)
+        now = await self._time() if asked.tick is None else None
         # The sequence outlives a record that somebody deleted.
-        return grant(entry.record, asked, above=entry.sequence)
+        return grant(entry.record, asked, above=entry.sequence, now=now)
 
     async def _extend(self, claim: Claim) -> LeaseAnswer:
         while True:

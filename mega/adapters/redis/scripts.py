@@ -6,16 +6,18 @@ as in `ClaimRecord`. All times are the server's. A number that isn't there is an
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from mega.ports import FAR_AHEAD
+
 __all__ = ["CLAIM", "EXTEND", "KEEP", "LAST_TICK", "RELEASE", "TIME"]
 
 #: How long a record outlives its last use, in milliseconds. A schedule that runs once a year is
 #: to find its last tick again.
 KEEP = 400 * 24 * 3600 * 1000
-#: As in `adapters.claiming`, in microseconds.
-CORRECTION = 3 * 3600 * 1_000_000
 
 _RECORD = f"""
-local CORRECTION = {CORRECTION}
+local FAR_AHEAD = {FAR_AHEAD // timedelta(microseconds=1)}
 local key = KEYS[1]
 local known = redis.call('HMGET', key, 'tick', 'claimed_by', 'running', 'owner', 'until', 'fence')
 local last, claimed_by, running = tonumber(known[1] or ''), known[2] or '', known[3] or ''
@@ -37,7 +39,7 @@ CLAIM = (
 local me, tick, lease = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local is_repeated = tick and tick == last and claimed_by == me
 if is_repeated and running ~= '' then return {'running', running} end
-local is_mistaken = tick and last and last - tick > CORRECTION and last - now * 1000 > CORRECTION
+local is_mistaken = tick and last and last - tick > FAR_AHEAD and last - now * 1000 > FAR_AHEAD
 if tick and last and tick <= last and not is_repeated and not is_mistaken then
   return {'taken', claimed_by}
 end

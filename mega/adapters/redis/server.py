@@ -108,10 +108,15 @@ class RedisServer:
             raise
 
     def _connected(self) -> Any:
-        with self._connecting:
+        # Threads that are left behind must not gather here while a cluster does not answer.
+        if not self._connecting.acquire(timeout=self._budget):
+            raise RedisTimeout("another call has not connected yet")
+        try:
             if self._client is None:
                 self._client = connect(self._url, timeout=self._budget / TRIES)
             return self._client
+        finally:
+            self._connecting.release()
 
     def _gave_up(self, failures: list[Exception], *, is_late: bool) -> LockBackendError:
         if is_late or isinstance(failures[-1], RedisTimeout):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from anyio.abc import TaskGroup
 
 from mega.adapters.memory import MemoryBroker
 from mega.adapters.memory_stores import MemoryClaims
+from mega.declare.registry import ScheduleSpec
 from mega.errors import LockBackendError
 from mega.events import Event, ScheduleEvent
 from mega.group import Group
@@ -37,10 +39,14 @@ class Process:
         self._around = Surroundings(app=None, broker=broker, hub=self.hub, clock=clock, worker=name)
         store = JobStore(group.registry, Producer(broker, self.hub))
         self.runner = ScheduleRunner(self._around, store)
+        self._registry = group.registry
         self.scheduler = Scheduler(group.registry.schedules.values(), self.runner, self._around)
 
     async def _note(self, event: Event) -> None:
         self.events.append(event)
+
+    def spec(self, name: str) -> ScheduleSpec:
+        return self._registry.schedules[name]
 
     def kinds(self) -> list[type[Event]]:
         """Return what happened to its schedules."""
@@ -76,13 +82,19 @@ async def processes(
 
 
 class FaultyClaims(MemoryClaims):
-    """A claim store that does not answer the calls named in `away`."""
+    """A claim store that does not answer the calls named in `away`.
+
+    While it `is_mute` it makes claims, and their answers are lost.
+    """
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(clock)
         self.away: set[str] = set()
+        self.asked = Counter[str]()
+        self.is_mute = False
 
     def _ask(self, call: str) -> None:
+        self.asked[call] += 1
         if call in self.away:
             raise LockBackendError("the lock store is away.")
 
@@ -94,7 +106,12 @@ class FaultyClaims(MemoryClaims):
         self, key: str, *, tick: datetime | None, owner: str, lease: float | None
     ) -> Claim | Skip:
         self._ask("claim")
-        return await super().claim(key, tick=tick, owner=owner, lease=lease)
+        answer = await super().claim(key, tick=tick, owner=owner, lease=lease)
+        if self.is_mute:
+            error = LockBackendError("no answer came.")
+            error.ambiguous = True
+            raise error
+        return answer
 
     async def extend(self, claim: Claim) -> LeaseAnswer:
         self._ask("extend")

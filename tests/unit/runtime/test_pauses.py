@@ -113,7 +113,7 @@ async def test_a_paused_schedule_runs_by_hand() -> None:
         processes(case.group, case.clock, "one", broker=case.broker) as (one,),
     ):
         await one.runner.pause(case.handle.spec)
-        await one.runner.run(case.handle.spec)
+        await one.runner.run_now(case.handle.spec)
     assert [None] == case.ticks
 
 
@@ -188,7 +188,8 @@ async def test_what_became_of_the_last_run_is_kept() -> None:
         await case.clock.advance(60)
         done = await one.runner.last_run(case.handle.spec)
         case.error = ValueError("no\nway")
-        await one.runner.run(case.handle.spec)
+        with pytest.raises(ValueError, match="no"):
+            await one.runner.run_now(case.handle.spec)
         failed = await one.runner.last_run(case.handle.spec)
     facts = {"name": "case", "timetable": "every 60 s", "started_at": after(60), "seconds": 0.0}
     facts |= {"worker": "one", "next_at": after(120)}
@@ -238,3 +239,17 @@ async def test_a_drain_ends_the_wait_for_a_lock_store() -> None:
         async with processes(case.group, case.clock, "two", broker=case.broker):
             await case.clock.advance(0)
     assert [after(60)] == case.ticks
+
+
+async def test_what_was_missed_in_a_pause_is_not_caught_up_when_no_process_was_there() -> None:
+    case = Case()
+    async with case.broker:
+        async with processes(case.group, case.clock, "one", broker=case.broker) as (one,):
+            await one.runner.pause(case.handle.spec)
+            await case.clock.advance(60)
+        await case.clock.advance(600)
+        async with processes(case.group, case.clock, "two", broker=case.broker) as (two,):
+            await two.runner.resume(case.handle.spec)
+        async with processes(case.group, case.clock, "three", broker=case.broker):
+            await case.clock.advance(60)
+    assert [after(720)] == case.ticks

@@ -430,7 +430,7 @@ async def test_a_run_by_hand_leaves_the_caller_what_it_was_in() -> None:
     async with processes(group, clock, "one") as (one,):
         job = job_context()
         current_run.set(job)
-        await one.runner.run(nightly.spec)
+        await one.runner.run_now(nightly.spec)
         assert job is current_run.get()
 
     assert [{"schedule": "nightly"}] == seen

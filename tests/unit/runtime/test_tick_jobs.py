@@ -13,6 +13,7 @@ import pytest
 from mega.errors import BrokerUnavailable
 from mega.events import LockStoreDown, ScheduleDone, ScheduleFailed, ScheduleRun, ScheduleSkipped
 from mega.group import Group
+from mega.options import CatchUp
 from mega.ports import Queue, Receipt
 from mega.testing import VirtualClock
 from mega.wire.message import Message
@@ -32,6 +33,7 @@ class ShakyBroker(FaultyBroker):
         super().__init__(clock, *away)
         self.is_down = False
         self.is_mute = False
+        self.hangs_for = 0.0
         self.freezes: Literal["before", "after"] | None = None
         self.stored: list[str] = []
 
@@ -47,6 +49,8 @@ class ShakyBroker(FaultyBroker):
     async def publish(
         self, message: Message, *, due_at: datetime | None = None, after: float = 0.0
     ) -> Receipt:
+        if self.hangs_for:
+            await self._clock.sleep(self.hangs_for)
         if self.is_down:
             raise BrokerUnavailable("the broker is away.")
         receipt = await super().publish(message, due_at=due_at, after=after)
@@ -66,10 +70,10 @@ def hourly(**options: Any) -> Group:
     return every(3600, **options)
 
 
-def every(seconds: float, **options: Any) -> Group:
+def every(seconds: float, *, catch_up: CatchUp = "one", **options: Any) -> Group:
     group = Group()
 
-    @group.schedule(every=seconds, name="reports")
+    @group.schedule(every=seconds, name="reports", catch_up=catch_up)
     @group.job("report.send", **options)
     async def send_report() -> None: ...
 
@@ -229,3 +233,91 @@ async def test_a_scheduler_whose_clock_is_hours_behind_doubles_nothing() -> None
                 await behind.advance(MINUTE)
             assert ticks(*range(1, 5 * 60 + 11)) == broker.stored
             assert {ScheduleSkipped} == set(two.kinds())
+
+
+@pytest.mark.parametrize("late", [0, 600])
+async def test_a_try_that_failed_is_no_proof_that_the_job_is_stored(late: float) -> None:
+    """Its record is written before its message; with the broker back the job must still come."""
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    group = hourly()
+    async with broker:
+        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
+        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=None)
+        clock.step(3600 + late)
+        broker.is_down = True
+        async with processes(group, clock, "one", broker=broker) as (one,):
+            await clock.advance(150)
+            broker.is_down = False
+            await clock.advance(60)
+            assert [after(3600).isoformat()] == broker.stored
+            assert ScheduleSkipped not in one.kinds()
+
+
+async def test_what_a_scheduler_gave_up_another_one_stores() -> None:
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    group = hourly()
+    async with broker:
+        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
+        broker.is_down = True
+        async with processes(group, clock, "one", broker=broker) as (one,):
+            await clock.advance(3600 + 60)
+            one.draining.set()
+            await clock.advance(600)
+        broker.is_down = False
+        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=None)
+        async with processes(group, clock, "two", broker=broker):
+            await clock.advance(60)
+        assert [after(3600).isoformat()] == broker.stored
+
+
+async def test_a_job_whose_first_answer_was_lost_is_told_as_run() -> None:
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    async with schedulers(broker, clock, "one") as (one,):
+        broker.is_mute = True
+        await clock.advance(MINUTE)
+        broker.is_mute = False
+        await clock.advance(10)
+        assert [ScheduleRun, ScheduleDone] == one.kinds()
+        assert (await one.runner.last_run(one.spec("reports"))) is not None
+
+
+async def test_caught_up_ticks_outlast_the_lease_of_who_died() -> None:
+    """It held the schedule; its lease ends after half a minute, and none of the ticks is lost."""
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    group = every(600, catch_up="all")
+    async with broker:
+        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
+        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=30)
+        clock.step(5 * 600)
+        async with processes(group, clock, "one", broker=broker):
+            await clock.advance(300)
+        assert [after(600 * number).isoformat() for number in range(1, 6)] == broker.stored
+
+
+async def test_a_tick_that_comes_while_a_job_is_being_stored_is_stored_after_it() -> None:
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    async with schedulers(broker, clock, "one"):
+        broker.hangs_for = 65.0
+        await clock.advance(MINUTE)
+        broker.hangs_for = 0.0
+        await clock.advance(2 * MINUTE)
+        assert ticks(1, 2, 3) == broker.stored
+
+
+async def test_a_tick_that_others_hold_until_the_end_says_so() -> None:
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    group = hourly()
+    async with broker:
+        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
+        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=9999)
+        clock.step(3600 + 600)
+        async with processes(group, clock, "one", broker=broker) as (one,):
+            await clock.advance(3600)
+            skips = [(skip.reason, skip.by) for skip in one.those(ScheduleSkipped)]
+        assert ("running", "x") == skips[0]
