@@ -21,6 +21,8 @@ from benchmarks.report import report
 __all__ = ["main"]
 
 USUAL = "drain,enqueue,latency,kill"
+#: What is no comparison, and whose promise it is.
+ONLY_OF = {"memory": OURS, "schedules": ("mega",)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
     """Yield the trials: the repetitions are interleaved, every other one backwards."""
     for what in options.what:
-        names = [one for one in options.contenders if what != "memory" or one in OURS]
+        names = [one for one in options.contenders if one in ONLY_OF.get(what, CONTENDERS)]
         for repetition in range(1 if what == "memory" else options.reps):
             for contender in names[:: -1 if repetition % 2 else 1]:
                 yield what, repetition, contender

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from benchmarks.order import BATCH, How, Order
 from benchmarks.processes import Worker, run_producer
 from benchmarks.record import Record
+from benchmarks.schedules import measure_schedules
 from tests.nats_server import NatsServer
 
 __all__ = ["MEASUREMENTS", "Settings", "Values"]
@@ -169,6 +170,11 @@ def memory(contender: str, settings: Settings) -> Values:
     }
 
 
+def schedules(contender: str, settings: Settings) -> Values:
+    """Compute ticks, start 1,000 of 10,000 schedules at one instant, and wait for it."""
+    return measure_schedules()
+
+
 MEASUREMENTS: dict[str, Callable[[str, Settings], Values]] = {
-    measure.__name__: measure for measure in (drain, enqueue, latency, kill, memory)
+    measure.__name__: measure for measure in (drain, enqueue, latency, kill, memory, schedules)
 }

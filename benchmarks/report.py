@@ -37,6 +37,12 @@ SHOWN = {
         "repeated": "kill: jobs run twice",
         "cut": "kill: jobs that the kill has cut",
     },
+    "schedules": {
+        "next": "schedules: CPU µs for the next tick of an expression, on average",
+        "year": "schedules: CPU seconds for a year of minutes over both changes of the clock",
+        "burst": "schedules: seconds until 1,000 of 10,000 schedules have begun at one instant",
+        "idle": "schedules: CPUs that 10,000 schedules use while none is due",
+    },
     "memory": {
         "worker": "memory: MB that the worker holds at the end",
         "worker growth": "memory: MB that the worker has grown by after the first 100,000 jobs",

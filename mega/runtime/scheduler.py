@@ -111,17 +111,17 @@ class Scheduler:
 
     async def _load(self) -> None:
         """Fill the heap with all schedules, from their last decided ticks on."""
-        now, limiter = self._around.clock.now(), anyio.CapacityLimiter(LOADED_AT_ONCE)
+        now, left = self._around.clock.now(), iter(self._specs)
         silent: dict[str, LockBackendError] = {}
 
-        async def load(spec: ScheduleSpec) -> None:
-            async with limiter:
+        async def load() -> None:
+            for spec in left:  # which all of these share
                 last = await self._last_tick(spec, silent)
-            self._heap.append(Entry.of(spec, now=now, last=last))
+                self._heap.append(Entry.of(spec, now=now, last=last))
 
         async with anyio.create_task_group() as loads:
-            for spec in self._specs:
-                loads.start_soon(load, spec)
+            for _ in range(LOADED_AT_ONCE):
+                loads.start_soon(load)
         heapq.heapify(self._heap)
         for store, error in silent.items():
             first, *others = [spec.name for spec in self._specs if spec.store == store]
