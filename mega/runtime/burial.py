@@ -10,6 +10,7 @@ from mega.declare.registry import JobSpec
 from mega.errors import BrokerError, PayloadTooLarge, one_line
 from mega.events import JobDeadLettered, JobFailed
 from mega.runtime.attempt import Attempt
+from mega.runtime.draining import has_slept
 from mega.runtime.surroundings import Surroundings
 from mega.runtime.unique import free_key
 from mega.wire.dead_letter import seal
@@ -29,7 +30,7 @@ class Burial:
     """
 
     def __init__(self, spec: JobSpec, around: Surroundings) -> None:
-        self.draining: anyio.Event | None = None
+        self.draining = anyio.Event()
         self._options = spec.options
         self._around = around
 
@@ -64,24 +65,10 @@ class Burial:
             except (BrokerError, PayloadTooLarge) as refusal:
                 refused = JobFailed(**attempt.facts(), error=refusal, phase="dead_letter")
                 self._around.hub.emit(refused)
-            if not await self._pause(wait):
+            if not await has_slept(self._around.clock, wait, draining=self.draining):
                 return False
             wait = min(LONGEST_WAIT, wait * 2)
 
     async def _write(self, record: JobRecord, *, ttl: float) -> None:
         if self._options.track:
             await self._around.broker.state.write(record, ttl=ttl)
-
-    async def _pause(self, seconds: float) -> bool:
-        """Return after that many seconds; at once, and False, when the worker drains."""
-        draining = self.draining or anyio.Event()
-        async with anyio.create_task_group() as race:
-            race.start_soon(cancel_when, draining, race.cancel_scope)
-            await self._around.clock.sleep(seconds)
-            race.cancel_scope.cancel()
-        return not draining.is_set()
-
-
-async def cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()
