@@ -125,6 +125,14 @@ class Delivery(Protocol):
         """Whether the lease ran out while it was in hand: others may have got the message."""
         ...
 
+    def begin(self) -> bool:
+        """Note that the run begins. False: it must not, for the lease has lapsed meanwhile.
+
+        The message is another worker's then, or comes back. Until it has begun, a later hand-over
+        of the same copy to this process takes the place of this one.
+        """
+        ...
+
     def leave_scopes(self) -> None:
         """Leave the cancel scopes that the handler has entered in this task and not left.
 
@@ -248,7 +256,8 @@ class Broker(Protocol):
 
         Messages in hand are never more than slots. `concurrency` holds for all processes
         together. When `draining` is set, nothing new is taken, messages that were not
-        begun go back, and the call returns once the runs in hand have ended. Cancelling
+        begun go back, and the call returns once the runs in hand have ended. `run` may wait,
+        and asks `Delivery.begin` before it does anything. Cancelling
         the call cancels those runs, each by an anyio cancel scope around it; it returns when
         they have ended. `run` raises nothing but that cancellation.
         """

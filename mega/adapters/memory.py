@@ -305,6 +305,9 @@ class _Delivery:
     def stored_at(self) -> datetime:
         return self._copy.stored_at
 
+    def begin(self) -> bool:
+        return not self.lapsed
+
     def leave_scopes(self) -> None:
         leave_to(self.scope)
 

@@ -67,8 +67,9 @@ class Execution:
         self._start_context = copy_context()
 
     async def run(self, delivery: Delivery) -> None:
-        """Run one delivery. Raises nothing but cancellation."""
-        await isolated(self._start_context.copy(), self._run(delivery))
+        """Run one delivery, unless it is too late. Raises nothing but cancellation."""
+        if delivery.begin():
+            await isolated(self._start_context.copy(), self._run(delivery))
 
     async def give_back(self, delivery: Delivery) -> None:
         """Return a delivery whose run has not begun. Raises nothing but cancellation."""

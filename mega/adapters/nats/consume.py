@@ -15,7 +15,6 @@ import anyio
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from mega.adapters.nats.complaints import Repeats
 from mega.adapters.nats.delivery import Desk, NatsDelivery
 from mega.adapters.nats.handoff import Handoff, TimeSlice
 from mega.adapters.nats.leases import Held
@@ -59,7 +58,7 @@ class Consumption:
         self._is_minding = False
         self._window: Window | None = None
         self._failures = 0
-        self._repeats = Repeats()
+        self._repeats = desk.repeats
         self._look: asyncio.Task[None] | None = None
         self._errands: set[asyncio.Task[None]] = set()
 
@@ -88,11 +87,8 @@ class Consumption:
         with scope:
             while (delivery := await ready.take()) is not None:
                 try:
-                    if delivery.lapsed:
-                        self._leave(delivery)
-                    else:
-                        delivery.scope = scope
-                        await run(delivery)
+                    delivery.scope = scope
+                    await run(delivery)
                 finally:
                     held.pop(delivery.place, None)
                 if self._is_draining:
@@ -186,17 +182,22 @@ class Consumption:
         if self._desk.has_ended(place):
             self._do(self._end_again(delivery))
         elif place in held:
-            # Handed out again while it runs here, after an outage longer than ack_wait: the
-            # run goes on, and its lease and its ack go by the newest hand-over. Or someone
+            # Handed out again while it runs or waits here, after an outage longer than ack_wait:
+            # the run goes on, and its lease and its ack go by the newest hand-over. Or someone
             # shortened ack_wait.
-            held[place].reply = delivery.reply
+            held[place].go_by(delivery, is_fresh=self._is_fresh(delivery))
             self._look_again()
-        elif delivery.arrived_at <= self._standstill.sure_until:
+        elif self._is_fresh(delivery):
             self._take_in(delivery)
-        elif self._standstill.may_be_over(delivery) and not self._standstill.was_heard(delivery):
-            self._do(self._begin_if_heard(delivery))
         else:
-            self._take_in(delivery)
+            self._do(self._begin_if_heard(delivery))
+
+    def _is_fresh(self, delivery: NatsDelivery) -> bool:
+        """Whether its lease can't be over on its arrival, or was renewed meanwhile."""
+        standstill = self._standstill
+        if delivery.arrived_at <= standstill.sure_until or not standstill.may_be_over(delivery):
+            return True
+        return standstill.was_heard(delivery)
 
     async def _begin_if_heard(self, delivery: NatsDelivery) -> None:
         """Begin what came while the loop stood still, unless its lease may be over.
@@ -207,17 +208,13 @@ class Consumption:
         if self._standstill.was_heard(delivery):
             self._take_in(delivery)
         else:
-            self._leave(delivery)
+            self._desk.say_late()
 
     async def _end_again(self, delivery: NatsDelivery) -> None:
         """Acknowledge what was ended here. With the first ack the job's record may be lost."""
         with suppress(BrokerError):  # it comes back once more
             await self._desk.state.repeat(job_id_of(delivery))
             await delivery.ack()
-
-    def _leave(self, delivery: NatsDelivery) -> None:
-        text = "a job came, or waited, for so long that others may have got it; it isn't begun here"
-        self._repeats.say("late", f"{self._queue.subject}: {text}")
 
     def _take_in(self, delivery: NatsDelivery) -> None:
         self.held[delivery.place] = delivery

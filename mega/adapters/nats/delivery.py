@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from mega.adapters.nats.client import Client
+from mega.adapters.nats.complaints import Repeats
 from mega.adapters.nats.lease_clock import lease_clock
 from mega.adapters.nats.letters import NatsLetters
 from mega.adapters.nats.publisher import Publisher
@@ -57,6 +58,7 @@ class Desk:
         self.state = state
         self.queue = queue
         self.ack_wait = math.inf  # until the consumer was looked at
+        self.repeats = Repeats()
         self._young: dict[Place, None] = {}
         self._old: dict[Place, None] = {}
 
@@ -70,6 +72,11 @@ class Desk:
         """Whether this copy was ended here before."""
         return place in self._young or place in self._old
 
+    def say_late(self) -> None:
+        """Complain of a hand-over that is not begun."""
+        text = "a job came, or waited, for so long that others may have got it; it isn't begun here"
+        self.repeats.say("late", f"{self.queue.subject}: {text}")
+
 
 class NatsDelivery:
     """Implements `ports.Delivery`. `reply` changes when the server hands the copy out again.
@@ -79,6 +86,7 @@ class NatsDelivery:
 
     __slots__ = (
         "_desk",
+        "_has_begun",
         "_has_lapsed",
         "_renewed_at",
         "arrived_at",
@@ -106,6 +114,7 @@ class NatsDelivery:
         self.place: Place = (tokens[first + 1], tokens[first + 3])
         self.arrived_at = self._renewed_at = lease_clock()
         self._has_lapsed = False
+        self._has_begun = False
 
     @property
     def ack_wait(self) -> float:
@@ -120,9 +129,17 @@ class NatsDelivery:
         self._has_lapsed = self.lapsed
         self._renewed_at = at
 
-    def take_lease_of(self, earlier: NatsDelivery) -> None:
-        """Count this hand-over's lease as that of the one that was heard of before."""
-        self._renewed_at, self._has_lapsed = earlier._renewed_at, earlier._has_lapsed
+    def take_lease_of(self, other: NatsDelivery) -> None:
+        """Count this hand-over's lease as that of another one of the same copy."""
+        self._renewed_at, self._has_lapsed = other._renewed_at, other._has_lapsed
+
+    def go_by(self, later: NatsDelivery, *, is_fresh: bool) -> None:
+        """Answer to a later hand-over; what has not begun takes its lease too, if that is fresh."""
+        self.reply = later.reply
+        if not self._has_begun:
+            self.starts = later.starts
+            if is_fresh:
+                self.take_lease_of(later)
 
     @property
     def fallback_id(self) -> str:
@@ -132,6 +149,12 @@ class NatsDelivery:
     def stored_at(self) -> datetime:
         seconds, nanoseconds = divmod(int(self.place[1]), 1_000_000_000)
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=nanoseconds // 1000)
+
+    def begin(self) -> bool:
+        self._has_begun = not self.lapsed
+        if not self._has_begun:
+            self._desk.say_late()
+        return self._has_begun
 
     def leave_scopes(self) -> None:
         if self.scope is not None:

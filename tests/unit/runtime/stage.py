@@ -87,6 +87,7 @@ class Handed:
     headers: Mapping[str, str] | None = field(default_factory=lambda: {"Mega-Id": "1"})
     refusal: Exception | None = None
     takes_copies: bool = True
+    is_late: bool = False
     body: bytes = b"null"
     subject: str = "email.send"
     fallback_id: str = "email.send.1"
@@ -100,6 +101,9 @@ class Handed:
         if self.refusal:
             raise self.refusal
         self.answers.append(word)
+
+    def begin(self) -> bool:
+        return not self.is_late
 
     def leave_scopes(self) -> None:
         pass

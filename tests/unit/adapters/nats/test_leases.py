@@ -241,6 +241,8 @@ async def test_what_lost_its_lease_while_it_waited_for_a_slot_is_not_begun(
     draining = anyio.Event()
 
     async def run(delivery: Delivery) -> None:
+        if not delivery.begin():
+            return
         starts.append(delivery.starts)
         if len(starts) == 1:
             broker._leases._held.clear()

@@ -39,15 +39,27 @@ def anyio_backend() -> str:
 
 
 class Runs:
-    """What was run. Jobs whose id begins with "long" last until they are let go."""
+    """What was run, and what was not. Jobs whose id begins with "long" last until they are let go.
+
+    Those `in_the_row` wait for their turn before they begin.
+    """
 
     def __init__(self) -> None:
         self.begun: list[str] = []
+        self.left: list[str] = []
+        self.in_the_row: dict[str, asyncio.Event] = {}
+        self.waiting: list[Delivery] = []
         self.lapsed: dict[str, bool] = {}
         self.go_on = asyncio.Event()
 
     async def __call__(self, delivery: Delivery) -> None:
         job_id = (delivery.headers or {})["Mega-Id"]
+        if job_id in self.in_the_row:
+            self.waiting.append(delivery)
+            await self.in_the_row[job_id].wait()
+        if not delivery.begin():
+            self.left.append(job_id)
+            return
         self.begun.append(job_id)
         if job_id.startswith("long"):
             await self.go_on.wait()
@@ -292,6 +304,44 @@ async def test_a_lease_that_nobody_could_renew_is_known_to_have_lapsed(
     assert ["long", "short"] == runs.begun
     said = [r.getMessage() for r in caplog.records if "leases of 1 jobs in hand" in r.getMessage()]
     assert 1 == len(said)
+
+
+async def test_what_lapsed_before_its_turn_is_left_to_another_worker(
+    server: NatsServer, proxy: Proxy, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(nats_url(proxy.port)) as (runs, _):
+        turn = runs.in_the_row["long"] = asyncio.Event()
+        await enqueue(client, "long")
+        await until(lambda: runs.waiting, what="the job in the row")
+        proxy.refuse()
+        async with working(server.url()) as (others, _):
+            await others.until_begun("long")
+            proxy.heal()
+            turn.set()
+            await until(lambda: runs.left, what="the end of the row")
+            others.go_on.set()
+            await until_empty(client)
+
+    assert ([], ["long"]) == (runs.begun, runs.left)
+    assert "it isn't begun here" in caplog.text
+
+
+async def test_what_lapsed_before_its_turn_and_came_again_is_begun_by_that_hand_over(
+    proxy: Proxy, client: Client
+) -> None:
+    async with working(nats_url(proxy.port)) as (runs, _):
+        turn = runs.in_the_row["one"] = asyncio.Event()
+        await enqueue(client, "one")
+        await until(lambda: runs.waiting, what="the job in the row")
+        [waiting] = runs.waiting
+        proxy.refuse()
+        await until(lambda: waiting.lapsed, what="the end of its lease")
+        proxy.heal()
+        await until(lambda: waiting.starts == 2, within=SOON, what="the second hand-over")
+        turn.set()
+        await runs.until_begun("one")
+
+    assert ({"one": False}, ["one"]) == (runs.lapsed, runs.begun)
 
 
 async def test_a_blocked_loop_does_not_part_from_a_live_link(
