@@ -170,10 +170,11 @@ class Execution:
         except BaseException as error:
             if is_closing.get():
                 raise
-            # A cancellation that nobody asked for is an error of the handler's own.
-            if not isinstance(error, Exception):
-                await self._stop_if_cancelled(attempt)
-            await self._failed(attempt, error)
+            if anyio.get_current_task().has_pending_cancellation():
+                await self._give_back(attempt)
+                await checkpoint()  # raises the cancellation alone; the error is its consequence
+            else:  # a cancellation that nobody asked for is an error of the handler's own
+                await self._failed(attempt, error)
         else:
             await self._succeeded(attempt, result, begun)
 
@@ -187,11 +188,6 @@ class Execution:
         finally:
             del in_hand[context]
             attempt.delivery.leave_scopes()
-
-    async def _stop_if_cancelled(self, attempt: Attempt) -> None:
-        if anyio.get_current_task().has_pending_cancellation():
-            await self._give_back(attempt)
-            await checkpoint()  # raises the cancellation alone; a group may hold errors too
 
     def _context(self, attempt: Attempt) -> JobContext[Any]:
         message = attempt.message
@@ -237,10 +233,24 @@ class Execution:
 
     async def _succeeded(self, attempt: Attempt, result: Any, begun: float) -> None:
         has_lapsed = self._note_lapse(attempt)
-        if self._is_tracked:
-            await self._keep_result(attempt, result)
+        record = self._end_record(attempt, result) if self._is_tracked else None
+        try:
+            await self._end(attempt, record)
+        except anyio.get_cancelled_exc_class():
+            # It has run: its answer is not to be lost. Each step may be done twice.
+            with anyio.CancelScope(shield=True), anyio.move_on_after(GIVE_BACK_SECONDS):
+                await self._end(attempt, record)
+                self._tell_end(attempt, begun, has_lapsed=has_lapsed)
+            raise
+        self._tell_end(attempt, begun, has_lapsed=has_lapsed)
+
+    async def _end(self, attempt: Attempt, record: JobRecord | None) -> None:
+        if record is not None:
+            await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
         await attempt.delivery.ack()
         await free_key(self._around.broker, attempt.message)
+
+    def _tell_end(self, attempt: Attempt, begun: float, *, has_lapsed: bool) -> None:
         if self._around.hub.wants(JobDone):
             seconds = self._around.clock.monotonic() - begun
             self._around.hub.emit(JobDone(**attempt.facts(), seconds=seconds, lapsed=has_lapsed))
@@ -257,16 +267,15 @@ class Execution:
             )
         return has_lapsed
 
-    async def _keep_result(self, attempt: Attempt, result: Any) -> None:
-        """Write the end of the job. A result that can't be kept does not undo the run."""
+    def _end_record(self, attempt: Attempt, result: Any) -> JobRecord:
+        """Return the job's last record. A result that can't be kept does not undo the run."""
         end: dict[str, Any] = {"ended_at": self._around.clock.now()}
         try:
             end["result"] = msgspec.Raw(self._encode(result))
         except PayloadError as error:
             logger.error("%s %s: %s", attempt.message.subject, attempt.message.id, error)
             end["error"] = one_line(error)
-        record = attempt.record("done", **end)
-        await self._around.broker.state.write(record, ttl=self._spec.options.result_ttl)
+        return attempt.record("done", **end)
 
     def _encode(self, result: Any) -> bytes:
         encoded = self._spec.result_codec.encode_result(result)

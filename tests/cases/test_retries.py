@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -254,15 +255,24 @@ async def test_a_job_that_does_its_worst(
     assert 29 == len(served.those(JobDone))
 
 
-async def test_a_shutdown_is_not_retried(broker: str, subject: str) -> None:
+@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("track", [True, False])
+@pytest.mark.parametrize("raises", [False, True])
+async def test_a_shutdown_is_not_retried(
+    broker: str, subject: str, raises: bool, track: bool, retries: int
+) -> None:
     """retry-08: a cancellation ends the run and costs no attempt, whatever retry_on says."""
     app, attempts = App("cases", broker=broker), []
 
-    @app.job(subject, retry_on=lambda error: True, backoff=0)
+    @app.job(subject, retry_on=lambda error: True, backoff=0, track=track, retries=retries)
     async def work(ctx: JobContext) -> None:
         attempts.append(ctx.attempt)
         if len(attempts) == 1:
-            await anyio.sleep(60)
+            try:
+                await anyio.sleep(60)
+            finally:
+                if raises:
+                    raise RuntimeError("the cleanup failed")
 
     async with serving(app, drain_timeout=0) as served:
         job = await work.enqueue()
@@ -274,3 +284,22 @@ async def test_a_shutdown_is_not_retried(broker: str, subject: str) -> None:
         await until(lambda: len(attempts) == 2, what="the next worker's run")
     assert [1, 1] == attempts
     assert job.id
+
+
+async def test_a_run_that_ends_well_at_a_shutdown_is_done(broker: str, subject: str) -> None:
+    """retry-08: a handler that cleans up and returns is not run again, and its key is free."""
+    app, begun = App("cases", broker=broker), anyio.Event()
+
+    @app.job(subject, track=False)
+    async def work() -> None:
+        begun.set()
+        with suppress(anyio.get_cancelled_exc_class()):
+            await anyio.sleep(60)
+
+    async with serving(app, drain_timeout=0) as served:
+        await work.enqueue(unique="key")
+        await begun.wait()
+    assert 1 == len(served.those(JobDone))
+
+    async with app:
+        assert not (await work.enqueue(unique="key")).duplicate

@@ -209,65 +209,6 @@ async def test_headers_that_can_not_be_read_make_a_dead_letter_that_says_so(
     assert ["job.fail", "job.dlq"] == stage.kinds
 
 
-async def test_a_cancelled_run_is_given_back_and_costs_no_attempt(stage: Stage) -> None:
-    attempts = []
-
-    async def slow(ctx: JobContext) -> None:
-        attempts.append(ctx.attempt)
-        if len(attempts) == 1:
-            await stage.clock.sleep(math.inf)
-
-    job = declare(slow)
-    async with stage.serving(job):
-        await stage.publish()
-        await stage.clock.advance(0)
-        assert "running" == (await stage.record("1")).state
-    assert "waiting" == (await stage.record("1")).state
-    assert 1 == stage.broker.waiting("email.send")
-    async with stage.serving(job):
-        await stage.clock.advance(0)
-        assert "done" == (await stage.record("1")).state
-
-    assert [1, 1] == attempts
-
-
-async def test_a_handler_that_turns_its_cancellation_into_an_error_has_failed(
-    stage: Stage,
-) -> None:
-    async def stubborn() -> None:
-        try:
-            await stage.clock.sleep(math.inf)
-        finally:
-            raise ValueError("no time to clean up")
-
-    async with stage.serving(declare(stubborn)):
-        await stage.publish()
-        await stage.clock.advance(0)
-
-    assert 1 == stage.broker.waiting("email.send") + stage.broker.delayed("email.send")
-
-
-async def test_errors_of_a_handler_that_is_being_cancelled_do_not_hide_the_cancellation(
-    stage: Stage,
-) -> None:
-    async def stubborn() -> None:
-        try:
-            await stage.clock.sleep(math.inf)
-        finally:
-            raise ValueError("no time to clean up")
-
-    async def parent() -> None:
-        async with anyio.create_task_group() as children:
-            children.start_soon(stubborn)
-            children.start_soon(stage.clock.sleep, math.inf)
-
-    async with stage.serving(declare(parent)):
-        await stage.publish()
-        await stage.clock.advance(0)
-
-    assert 1 == stage.broker.waiting("email.send") + stage.broker.delayed("email.send")
-
-
 @pytest.mark.parametrize("is_tracked", [True, False])
 async def test_only_a_tracked_job_leaves_records(stage: Stage, is_tracked: bool) -> None:
     async def send() -> None: ...
@@ -361,21 +302,6 @@ async def test_a_retry_while_the_broker_is_away_leaves_the_job_where_it_is(
     assert [] == delivery.answers
     assert JobRetried not in [type(event) for event in stage.events]
     assert f"{AWAY}; the job comes back by itself" in caplog.text
-
-
-async def test_giving_back_to_a_broker_that_is_away_ends_with_the_cancellation(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def slow() -> None:
-        await stage.clock.sleep(math.inf)
-
-    delivery = Handed(refusal=AWAY)
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(Execution(declare(slow).spec, stage.around).run, delivery)
-        await stage.clock.advance(0)
-        tasks.cancel_scope.cancel()
-    assert [] == delivery.answers
-    assert "the broker is away" in caplog.text
 
 
 async def test_a_copy_for_a_retry_keeps_all_that_the_enqueue_said(stage: Stage) -> None:
