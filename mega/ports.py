@@ -47,6 +47,8 @@ __all__ = [
     "LeaseAnswer",
     "LetterStore",
     "Lost",
+    "NotBegun",
+    "OnBegin",
     "Outcome",
     "ProcessPool",
     "Queue",
@@ -90,8 +92,16 @@ class Receipt:
     duplicate: bool
 
 
-#: What became of one message of many: stored, or what `publish` would have raised.
-Outcome: TypeAlias = Receipt | BrokerError | PayloadTooLarge
+@dataclass(frozen=True, slots=True)
+class NotBegun:
+    """The message was not sent, as another one had failed."""
+
+
+#: What became of one message of many: stored, what `publish` would have raised, or nothing.
+Outcome: TypeAlias = Receipt | NotBegun | BrokerError | PayloadTooLarge
+
+#: Told of those among many messages that are about to be sent.
+OnBegin: TypeAlias = Callable[[Sequence[Message]], Awaitable[None]]
 
 
 class Delivery(Protocol):
@@ -241,13 +251,20 @@ class Broker(Protocol):
         ...
 
     async def publish_many(
-        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+        self,
+        messages: Sequence[Message],
+        *,
+        due_at: datetime | None = None,
+        after: float = 0.0,
+        on_begin: OnBegin | None = None,
     ) -> list[Outcome]:
         """Store messages of one subject in their order, as `publish` does, and faster.
 
         Returns for each one its receipt, or what `publish` would have raised; after a
-        failure nothing more is begun. Raises: PayloadTooLarge before any of them is sent, for
-        what is over `max_size`; a stream may have a lower limit.
+        failure nothing more is begun. `on_begin` is awaited with some at a time, right before
+        they are sent, and with all that are; a BrokerError of it is their outcome. Raises:
+        PayloadTooLarge before any of them is sent, for what is over `max_size`; a stream may
+        have a lower limit.
         """
         ...
 

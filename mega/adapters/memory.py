@@ -21,7 +21,7 @@ from mega.adapters.memory_schedules import MemorySchedules
 from mega.adapters.memory_stores import MemoryClaims, MemoryGuards, MemoryState
 from mega.adapters.scopes import leave_to
 from mega.errors import BrokerUnavailable, PayloadTooLarge, UnknownSubject
-from mega.ports import Clock, Outcome, Queue, Receipt, Run
+from mega.ports import Clock, OnBegin, Outcome, Queue, Receipt, Run
 from mega.wire.message import Message, pack, server_id
 
 __all__ = ["MemoryBroker"]
@@ -111,10 +111,17 @@ class MemoryBroker:
         return Receipt(duplicate=False)
 
     async def publish_many(
-        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+        self,
+        messages: Sequence[Message],
+        *,
+        due_at: datetime | None = None,
+        after: float = 0.0,
+        on_begin: OnBegin | None = None,
     ) -> list[Outcome]:
         for message in messages:
             _check_size(message, pack(message))
+        if on_begin is not None:
+            await on_begin(messages)
         try:
             return [await self.publish(message, due_at=due_at, after=after) for message in messages]
         except UnknownSubject as error:  # they have one subject, so it was the first

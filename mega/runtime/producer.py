@@ -20,7 +20,7 @@ from mega.errors import (
 )
 from mega.events import JobEnqueued
 from mega.handles import BulkOptions, EnqueueOptions, Job
-from mega.ports import Broker, Guard, Outcome, Queue, Receipt
+from mega.ports import Broker, Guard, NotBegun, Outcome, Queue, Receipt
 from mega.runtime.hub import Hub
 from mega.runtime.plan import Plan, plan_many, plan_one
 from mega.runtime.room import check_room
@@ -106,8 +106,8 @@ class Producer:
         for first in range(0, len(messages), STORED_IN_A_ROW):
             part = messages[first : first + STORED_IN_A_ROW]
             outcomes = await self._store_part(target, part, plan, now)
-            errors = [outcome for outcome in outcomes if not isinstance(outcome, Receipt)]
-            stored += len(part) - len(errors)
+            stored += sum(isinstance(outcome, Receipt) for outcome in outcomes)
+            errors = [each for each in outcomes if not isinstance(each, Receipt | NotBegun)]
             if errors:
                 raise counted(errors[0], stored, len(messages))
         return [self._job(target, message.id) for message in messages]
@@ -131,15 +131,22 @@ class Producer:
     async def _store_part(
         self, target: Target, part: Sequence[Message], plan: Plan, now: datetime
     ) -> list[Outcome]:
-        records = [first_record(message, plan, now) for message in part if target.is_tracked]
-        for record in records:
-            await self._records.begin(record, ttl=LIVE_TTL + plan.wait(now), is_named=False)
-        outcomes = await self._broker.publish_many(part, due_at=plan.due_at, after=plan.after)
-        if isinstance(outcomes[-1], UnknownSubject):
-            self._provided.discard(target.subject)
-        for record, outcome in zip(records, outcomes, strict=False):
-            if isinstance(outcome, REFUSALS):
-                await self._records.withdraw(record)
+        async def begin(messages: Sequence[Message]) -> None:
+            for message in messages:
+                record = first_record(message, plan, now)
+                await self._records.begin(record, ttl=LIVE_TTL + plan.wait(now), is_named=False)
+
+        outcomes = await self._broker.publish_many(
+            part,
+            due_at=plan.due_at,
+            after=plan.after,
+            on_begin=begin if target.is_tracked else None,
+        )
+        for message, outcome in zip(part, outcomes, strict=True):
+            if isinstance(outcome, UnknownSubject):
+                self._provided.discard(target.subject)
+            if isinstance(outcome, REFUSALS) and target.is_tracked:
+                await self._records.withdraw(first_record(message, plan, now))
         return outcomes
 
     async def _store(

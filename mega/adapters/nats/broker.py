@@ -27,7 +27,7 @@ from mega.adapters.nats.server_clock import ServerClock, utc_now
 from mega.adapters.nats.state import NatsState
 from mega.adapters.nats.streams import Streams
 from mega.options import BrokerUrl
-from mega.ports import Outcome, Queue, Receipt, Run
+from mega.ports import OnBegin, Outcome, Queue, Receipt, Run
 from mega.wire.message import Message, server_id
 
 __all__ = ["NatsBroker"]
@@ -128,16 +128,25 @@ class NatsBroker:
         )
 
     async def publish_many(
-        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+        self,
+        messages: Sequence[Message],
+        *,
+        due_at: datetime | None = None,
+        after: float = 0.0,
+        on_begin: OnBegin | None = None,
     ) -> list[Outcome]:
         if after:
             due_at = await self._publisher.due_in(after)
-        return await self._bulk.store(
-            [
-                self._publisher.outgoing(message, server_id=server_id(message), due_at=due_at)
-                for message in messages
-            ]
-        )
+        outgoings = [
+            self._publisher.outgoing(message, server_id=server_id(message), due_at=due_at)
+            for message in messages
+        ]
+
+        async def begin(part: slice) -> None:
+            if on_begin is not None:
+                await on_begin(messages[part])
+
+        return await self._bulk.store(outgoings, begin)
 
     async def consume(self, queue: Queue, run: Run, *, draining: anyio.Event) -> None:
         consumption = Consumption(

@@ -7,7 +7,7 @@ its own, many at once; so is a batch whose answer is lost, for the ids tell what
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from secrets import token_hex
 from typing import TypeAlias
 
@@ -16,11 +16,14 @@ from mega.adapters.nats.publisher import STORED, WITHIN, Outgoing, PubAck, Publi
 from mega.adapters.nats.replies import Answer, Lost, is_no_responders
 from mega.adapters.nats.transport import frame, header_block
 from mega.errors import BrokerError, BrokerFull, BrokerUnavailable, PayloadTooLarge
-from mega.ports import Outcome, Receipt
+from mega.ports import NotBegun, Outcome, Receipt
 
 __all__ = ["Bulk"]
 
 Batch: TypeAlias = Sequence[Outgoing]
+Begin: TypeAlias = Callable[[slice], Awaitable[None]]
+
+NOT_BEGUN = NotBegun()
 
 BATCH_ID, BATCH_NUMBER = "Nats-Batch-Id", "Nats-Batch-Sequence"
 BATCH_COMMIT = "Nats-Batch-Commit"
@@ -43,25 +46,34 @@ class Bulk:
         self._takes_no_batch: set[str] = set()
         self._sending = asyncio.Lock()
 
-    async def store(self, outgoings: Batch) -> list[Outcome]:
-        """Store all, in their order; see `ports.Broker.publish_many`."""
+    async def store(self, outgoings: Batch, begin: Begin) -> list[Outcome]:
+        """Store all, in their order; see `ports.Broker.publish_many`.
+
+        `begin` is awaited with the part of them that is about to be sent.
+        """
         for subject, body, headers in outgoings:
             self._publisher.check_size(subject, body, headers, more=BATCH_HEADERS)
-        batches = list(cut(outgoings))
-        outcomes: list[list[Outcome]] = [[] for _ in batches]
-        todo, failure = iter(range(len(batches))), None
+        parts = list(cut(outgoings))
+        outcomes: list[Outcome] = [NOT_BEGUN] * len(outgoings)
+        todo, has_failed = iter(parts), False
 
         async def work() -> None:
-            nonlocal failure
-            for number in todo:
-                if failure is None:
-                    outcomes[number] = await self._store(batches[number])
-                    failure = first_error(outcomes[number])
-                else:
-                    outcomes[number] = [failure] * len(batches[number])
+            nonlocal has_failed
+            for part in todo:
+                if has_failed:
+                    return
+                outcomes[part] = await self._store_part(outgoings[part], begin(part))
+                has_failed = has_failed or not are_stored(outcomes[part])
 
-        await asyncio.gather(*[work() for _ in batches[:IN_FLIGHT]])
-        return [outcome for each in outcomes for outcome in each]
+        await asyncio.gather(*[work() for _ in parts[:IN_FLIGHT]])
+        return outcomes
+
+    async def _store_part(self, batch: Batch, beginning: Awaitable[None]) -> list[Outcome]:
+        try:
+            await beginning
+        except BrokerError as error:
+            return [error] * len(batch)
+        return await self._store(batch)
 
     async def _store(self, batch: Batch) -> list[Outcome]:
         subject = batch[0].subject
@@ -118,17 +130,17 @@ def in_batch(outgoing: Outgoing, more: str) -> bytes:
     return frame(outgoing.subject, "", head, outgoing.body)
 
 
-def cut(outgoings: Batch) -> Iterator[Batch]:
+def cut(outgoings: Batch) -> Iterator[slice]:
     """Yield parts of a size that the server takes as one batch."""
     first = size = 0
     for number, outgoing in enumerate(outgoings):
         size += len(outgoing.body)
         if number - first == MOST_MESSAGES or (size > MOST_BYTES and number > first):
-            yield outgoings[first:number]
+            yield slice(first, number)
             first, size = number, len(outgoing.body)
     if outgoings:
-        yield outgoings[first:]
+        yield slice(first, len(outgoings))
 
 
-def first_error(outcomes: list[Outcome]) -> Outcome | None:
-    return next((each for each in outcomes if not isinstance(each, Receipt)), None)
+def are_stored(outcomes: list[Outcome]) -> bool:
+    return all(isinstance(outcome, Receipt) for outcome in outcomes)

@@ -13,7 +13,7 @@ from mega.adapters.memory import MemoryBroker
 from mega.errors import BrokerError, BrokerFull, BrokerUnavailable
 from mega.handles import EnqueueOptions, Job
 from mega.options import JobOptions
-from mega.ports import Guard, Outcome, Queue, Receipt
+from mega.ports import Guard, NotBegun, OnBegin, Outcome, Queue, Receipt
 from mega.runtime.hub import Hub
 from mega.runtime.producer import GUARD_TTL, Producer, Target
 from mega.testing import VirtualClock
@@ -31,6 +31,7 @@ class UnsteadyBroker(MemoryBroker):
     refusal: BrokerError | None = None
     lost_receipt = False
     room = 10_000
+    batch = 10_000
     tries = 1
     on_stored: Callable[[], Awaitable[None]] | None = None
 
@@ -51,7 +52,25 @@ class UnsteadyBroker(MemoryBroker):
         return receipt
 
     async def publish_many(
-        self, messages: Sequence[Message], *, due_at: datetime | None = None, after: float = 0.0
+        self,
+        messages: Sequence[Message],
+        *,
+        due_at: datetime | None = None,
+        after: float = 0.0,
+        on_begin: OnBegin | None = None,
+    ) -> list[Outcome]:
+        outcomes: list[Outcome] = [NotBegun()] * len(messages)
+        for first in range(0, len(messages), self.batch):
+            part = slice(first, first + self.batch)
+            if on_begin is not None:
+                await on_begin(messages[part])
+            outcomes[part] = await self._store_each(messages[part], due_at, after)
+            if not isinstance(outcomes[part][-1], Receipt):
+                break
+        return outcomes
+
+    async def _store_each(
+        self, messages: Sequence[Message], due_at: datetime | None, after: float
     ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for message in messages:
@@ -293,6 +312,16 @@ async def test_after_a_failure_no_further_part_is_begun() -> None:
         with pytest.raises(BrokerFull, match=r"Of 4,000 jobs 1,500 are known to be stored\."):
             await bench.producer.enqueue_many(bench.target, range(4000), {})
         assert 1500 == len(bench.broker.state.records())
+
+
+async def test_of_many_only_what_may_be_stored_has_a_record() -> None:
+    async with connected() as bench:
+        bench.broker.batch = 2
+        bench.broker.lost_receipt = True
+        with pytest.raises(BrokerUnavailable, match=r"Of 5 jobs 0 are known to be stored\."):
+            await bench.producer.enqueue_many(bench.target, range(5), {})
+        assert 2 == bench.broker.waiting(SUBJECT)
+        assert 2 == len(bench.broker.state.records())
 
 
 async def test_a_due_time_is_kept_in_the_record() -> None:

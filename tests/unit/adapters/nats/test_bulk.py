@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64decode
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from mega.adapters.nats.layout import job_stream
 from mega.adapters.nats.publisher import Outgoing
 from mega.errors import BrokerFull, BrokerUnavailable, PayloadTooLarge
 from mega.options import JobOptions
-from mega.ports import Queue, Receipt
+from mega.ports import NotBegun, Queue, Receipt
 from mega.wire.message import Message, new_id
 from tests.nats_server import NatsServer, nats_url
 from tests.proxy import Proxy
@@ -116,9 +117,27 @@ async def test_a_server_that_stays_away_is_told_for_each(
 ) -> None:
     await broker.provide(QUEUE)
     server.kill()
-    outcomes = await broker.publish_many(messages(1200))
-    assert {BrokerUnavailable} == {type(outcome) for outcome in outcomes}
-    assert 1200 == len(outcomes)
+    begun: list[Message] = []
+
+    async def begin(part: Sequence[Message]) -> None:
+        begun.extend(part)
+
+    sent = messages(1200)
+    outcomes = await broker.publish_many(sent, on_begin=begin)
+    kinds = [type(outcome) for outcome in outcomes]
+    assert [BrokerUnavailable] * 1000 + [NotBegun] * 200 == kinds
+    assert sent[:1000] == begun
+
+
+async def test_what_can_not_begin_is_not_sent(broker: NatsBroker, client: Client) -> None:
+    refusal = BrokerUnavailable("no room for records.")
+
+    async def begin(part: Sequence[Message]) -> None:
+        raise refusal
+
+    await broker.provide(QUEUE)
+    assert [refusal] * 2 == await broker.publish_many(messages(2), on_begin=begin)
+    assert 0 == await stored(client)
 
 
 async def test_what_there_is_no_room_for_is_told_message_by_message() -> None:
@@ -172,6 +191,6 @@ async def test_what_the_stream_finds_too_large_is_told_message_by_message(
 )
 def test_batches_have_a_size_that_the_server_takes(sizes: list[int], expected: list[int]) -> None:
     outgoings = [Outgoing("email.send", b"x" * size, {}) for size in sizes]
-    batches = list(cut(outgoings))
+    batches = [outgoings[part] for part in cut(outgoings)]
     assert expected == [len(batch) for batch in batches]
     assert outgoings == [outgoing for batch in batches for outgoing in batch]
