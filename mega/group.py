@@ -7,18 +7,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Never, ParamSpec, TypeVar, cast, overload
 
-from mega.cron import validate
-from mega.cron.timetable import CronTimetable, IntervalTimetable, Timetable
-from mega.declare.naming import check_name, check_subject, located, place_of
+from mega.declare.naming import check_subject, located, place_of
 from mega.declare.registry import (
     DEFAULT_POOL,
     CpuSpec,
     JobSpec,
     Middleware,
     Registry,
-    ScheduleSpec,
     StartUp,
 )
+from mega.declare.schedules import ScheduleDraft
 from mega.declare.signature import (
     Handler,
     check_task,
@@ -47,13 +45,11 @@ from mega.options import (
     PoolOptions,
     RetryOn,
     Role,
-    ScheduleOptions,
     Scope,
     Seconds,
     check_role,
     refuse_unknown,
     to_backoff,
-    to_lock,
     to_retry_on,
     to_seconds,
     to_timeout,
@@ -178,9 +174,13 @@ class Group:
         with located(sys._getframe(1)):
             _refuse_bare(cron, '@app.schedule("0 3 * * *")')
             refuse_unknown(unknown, Group.schedule.__kwdefaults__ or (), what="a schedule")
-            timetable = _timetable(cron, every, timezone)
-            checked_lock = to_lock(lock, stores=self.registry.lock_stores)
-            options = ScheduleOptions(
+            draft = ScheduleDraft.of(
+                cron,
+                every=every,
+                timezone=timezone,
+                name=name,
+                lock=lock,
+                stores=self.registry.lock_stores,
                 jitter=jitter,
                 overlap=overlap,
                 catch_up=catch_up,
@@ -190,31 +190,10 @@ class Group:
                 on_lock_error=on_lock_error,
                 timeout=timeout,
             )
-            if scope == "replica" and checked_lock is not None:
-                raise BadOption(
-                    'lock= keeps processes apart, and scope="replica" runs in each of them.',
-                    hint="Leave one of them out.",
-                )
 
         def declare(fn: Fn) -> ScheduleHandle[Any, Any]:
             handler, subject = _scheduled(fn, sys._getframe(1))
-            spec = ScheduleSpec(
-                name=check_name(handler.name if name is None else name, what="a schedule"),
-                timetable=timetable,
-                timezone=getattr(timetable, "timezone", None),
-                is_host_zone=cron is not None and timezone is None,
-                lock=checked_lock,
-                handler=handler,
-                options=options,
-                subject=subject,
-            )
-            if subject is not None and scope == "replica":
-                raise BadOption(
-                    f'scope="replica" of the schedule "{spec.name}" has no meaning: a job is '
-                    "enqueued once for each tick.",
-                    where=handler.place,
-                    hint="Leave it out, or schedule a function.",
-                )
+            spec = draft.spec(handler, subject=subject)
             self.registry.add_schedule(spec)
             return self._keep(ScheduleHandle(spec, self._owner))
 
@@ -340,20 +319,6 @@ def _refuse_bare(first: object, example: str) -> None:
     """Refuse a decorator that was given the function itself, or anything else in its place."""
     if callable(first) or isinstance(first, tuple):
         raise BadOption("the decorator lacks its parentheses.", hint=f"Write {example}.")
-
-
-def _timetable(cron: str | None, every: Seconds | None, timezone: str | None) -> Timetable:
-    if (cron is None) == (every is None):
-        raise BadOption(
-            "a schedule has either a cron expression or every=.",
-            hint='Write @app.schedule("0 3 * * *") or @app.schedule(every=30).',
-        )
-    if cron is not None:
-        validate(cron)
-        return CronTimetable(cron, timezone)
-    if timezone is not None:
-        raise BadOption("every= has no timezone=: it counts seconds.")
-    return IntervalTimetable(to_seconds(every, option="every"))
 
 
 def _scheduled(fn: Fn, frame: FrameType) -> tuple[Handler, str | None]:

@@ -32,8 +32,8 @@ def _schedule(spec: ScheduleSpec, now: datetime) -> Row:
 
 
 def _lock(spec: ScheduleSpec) -> str:
-    if spec.lock is None:
-        return ""
+    if spec.lock is None or spec.subject is not None:
+        return ""  # over a job it only names the store of the ticks
     where = "" if spec.store == DEFAULT_LOCK else f" in {spec.store}"
     return f"lock {_seconds(spec.lock.ttl)}{where}"
 

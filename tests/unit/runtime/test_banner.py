@@ -129,3 +129,14 @@ def test_a_lock_outside_of_the_broker_says_where_it_is() -> None:
     async def nightly() -> None: ...
 
     assert "  lock 60 s in main  " in show(group.registry)
+
+
+def test_over_a_job_a_lock_only_names_a_store_and_is_not_shown() -> None:
+    group = Group()
+    group.registry.lock_stores = ("default", "main")
+
+    @group.schedule("0 3 * * *", timezone="UTC", lock="main")
+    @group.job("report.send")
+    async def send_report() -> None: ...
+
+    assert " lock " not in show(group.registry)

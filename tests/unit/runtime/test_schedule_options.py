@@ -283,16 +283,6 @@ def test_a_mistake_is_refused_on_its_line(options: dict[str, Any], text: str) ->
     assert str(caught.value).startswith(text)
 
 
-def test_a_job_is_enqueued_once_however_many_replicas_there_are() -> None:
-    group = Group()
-
-    @group.job("email.send")
-    async def send() -> None: ...
-
-    with pytest.raises(BadOption, match="has no meaning"):
-        group.schedule(every=60, scope="replica")(send)
-
-
 async def test_the_zone_of_the_host_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     group, clock = Group(), VirtualClock()
     for name in ("first", "second"):
