@@ -69,6 +69,16 @@ Fn = Callable[..., Any]
 
 DEFAULT_BACKOFF = Backoff()
 DEFAULT_DEAD_LETTER = DeadLetter()
+#: What to do instead of putting a decorator over what another one has left.
+MISPLACED: dict[tuple[str, type[Handle]], str] = {
+    ("job", ScheduleHandle): "Put @app.schedule above @app.job.",
+    ("job", CpuHandle): "Write `await {}.run(…)` in the handler of a job.",
+    ("job", Handle): "For a second subject, write app.job(…)({}.fn) below it.",
+    ("schedule", CpuHandle): "Write `await {}.run(…)` in the function of a schedule.",
+    ("schedule", Handle): "Write a function for each schedule; they may call the same code.",
+    ("cpu_task", Handle): "Put @app.cpu_task() over a plain function, and await its run(…) in a "
+    "handler.",
+}
 
 
 class Group:
@@ -121,6 +131,7 @@ class Group:
             known_roles: tuple[Role, ...] = tuple(check_role(role) for role in roles)
 
         def declare(fn: Fn) -> JobHandle[Any, Any, Any, Any]:
+            _refuse_handle(fn, "job")
             handler = inspect_job(fn, names=_locals(sys._getframe(1)))
             spec = JobSpec(
                 subject=subject,
@@ -219,6 +230,7 @@ class Group:
             limit = to_timeout(timeout)
 
         def declare(fn: Callable[P, R]) -> CpuHandle[P, R]:
+            _refuse_handle(fn, "cpu_task")
             ref = check_task(fn)
             spec = CpuSpec(name=fn.__name__, ref=ref, pool=pool, timeout=limit, place=place_of(fn))
             self.registry.add_cpu_task(spec)
@@ -321,8 +333,21 @@ def _refuse_bare(first: object, example: str) -> None:
         raise BadOption("the decorator lacks its parentheses.", hint=f"Write {example}.")
 
 
+def _refuse_handle(fn: object, decorator: str) -> None:
+    """Refuse what another decorator has left where a function is wanted. Raises: BadHandler."""
+    if not isinstance(fn, Handle):
+        return
+    hint = MISPLACED.get((decorator, type(fn)), MISPLACED[decorator, Handle])
+    raise BadHandler(
+        f"@app.{decorator} can't be put over {fn!r}: it takes a function.",
+        where=place_of(fn.fn),
+        hint=hint.format(fn.__name__),
+    )
+
+
 def _scheduled(fn: Fn, frame: FrameType) -> tuple[Handler, str | None]:
     if not isinstance(fn, JobHandle):
+        _refuse_handle(fn, "schedule")
         return inspect_schedule(fn, names=_locals(frame)), None
     handler = fn.spec.handler
     if "p" in handler.shape:
