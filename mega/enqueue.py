@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import get_ident
 from typing import Any, overload
 
@@ -11,8 +11,18 @@ from typing_extensions import TypeVar, Unpack
 
 from mega.declare.naming import place_of
 from mega.declare.registry import Registry
-from mega.errors import BadHandler, BlockingCall, NotConnected
-from mega.handles import BulkOptions, EnqueueOptions, Job, JobHandle, Owner, PayloadOf
+from mega.errors import BadHandler, BadOption, BlockingCall, NotConnected
+from mega.handles import (
+    BulkOptions,
+    CpuHandle,
+    EnqueueOptions,
+    Handle,
+    Job,
+    JobHandle,
+    Owner,
+    PayloadOf,
+    ScheduleHandle,
+)
 from mega.runtime.background import Background, call_in_loop, refuse_in_loop
 from mega.runtime.producer import Target
 from mega.runtime.session import Session
@@ -131,6 +141,7 @@ class Enqueuer(ABC):
         self, job: Any, payloads: Iterable[Any], options: BulkOptions
     ) -> list[Job[Any]]:
         producer = self._live("enqueue_many").producer
+        _refuse_single(payloads)
         return await producer.enqueue_many(self._target(job), payloads, options)
 
     def _enqueue_sync(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]:
@@ -148,7 +159,8 @@ class Enqueuer(ABC):
         if session is None:
             raise NotConnected(
                 f"{what} needs a connection, and the app {self.name!r} has none.",
-                hint="Call it inside `async with app:`, or from a handler under app.run().",
+                hint="Call it inside `async with app:`, or from a handler under app.run()."
+                + _without_a_loop(what),
             )
         if session.thread != get_ident():
             raise BlockingCall(
@@ -174,7 +186,33 @@ class Enqueuer(ABC):
         if not isinstance(subject, str):
             raise BadHandler(
                 f"{getattr(job, '__name__', job)!r} is not a job.",
-                where=place_of(job) if callable(job) else "",
-                hint='Decorate the function with @app.job("…") and enqueue what that leaves.',
+                where=place_of(job.fn if isinstance(job, Handle) else job) if callable(job) else "",
+                hint=_instead_of(job),
             )
         return subject
+
+
+def _refuse_single(payloads: object) -> None:
+    """Refuse one payload where many are wanted: its letters or keys are none. Raises: BadOption."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview | Mapping):
+        raise BadOption(
+            f"enqueue_many was given a {type(payloads).__name__}, which is one payload.",
+            hint="Give it a list of payloads, or call enqueue.",
+        )
+
+
+def _without_a_loop(what: str) -> str:
+    is_enqueue = what == "enqueue"
+    return " Code without an event loop calls enqueue_sync." if is_enqueue else ""
+
+
+def _instead_of(other: object) -> str:
+    """Return what to do with what is no job and was to be enqueued."""
+    if isinstance(other, CpuHandle):
+        return f"Await {other.name}.run(…), or enqueue a job whose handler does."
+    if not isinstance(other, ScheduleHandle):
+        return 'Decorate the function with @app.job("…") and enqueue what that leaves.'
+    subject = other.spec.subject
+    if subject is None:
+        return f"It is a schedule: await {other.__name__}.run_now() runs it."
+    return f'It is the schedule of a job: enqueue that by its subject, app.enqueue("{subject}").'

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import anyio
 import pytest
 from anyio import to_thread
 
 from mega import App, Group
-from mega.errors import BadHandler, BlockingCall, NotConnected, PayloadInvalid
+from mega.errors import BadHandler, BadOption, BlockingCall, NotConnected, PayloadInvalid
 
 
 def declared(app: App) -> list[int]:
@@ -118,6 +119,56 @@ async def test_after_its_end_an_app_says_what_to_do() -> None:
         with pytest.raises(NotConnected) as caught:
             await call
         assert "async with app" in caught.value.hint
+
+
+async def test_an_enqueue_outside_names_what_code_without_a_loop_calls() -> None:
+    app = App("shop")
+    declared(app)
+    with pytest.raises(NotConnected) as caught:
+        await app.enqueue("number.take", 1)
+    assert "enqueue_sync" in caught.value.hint
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def others(app: App) -> list[tuple[Any, str]]:
+    """Declare what is no job on that app; return each with the hint of its refusal."""
+
+    @app.schedule(every=60)
+    async def nightly() -> None: ...
+
+    @app.schedule(every=60)
+    @app.job("report.send")
+    async def send_report() -> None: ...
+
+    return [
+        (nightly, "await nightly.run_now()"),
+        (send_report, 'app.enqueue("report.send")'),
+        (app.cpu_task()(double), "Await double.run(…)"),
+    ]
+
+
+async def test_what_is_no_job_is_refused_with_what_to_do_and_its_place() -> None:
+    app = App("shop")
+    refused = others(app)
+    async with app.test():
+        for handle, hint in refused:
+            with pytest.raises(BadHandler, match="is not a job") as caught:
+                await app.enqueue(handle)
+            assert hint in caught.value.hint
+            assert caught.value.where.startswith("test_enqueue.py:")
+
+
+@pytest.mark.parametrize("payloads", ["abc", b"abc", bytearray(b"abc"), {"number": 1}])
+async def test_one_payload_is_not_many(payloads: Any) -> None:
+    app = App("shop")
+    declared(app)
+    async with app.test() as t:
+        with pytest.raises(BadOption, match=f"{type(payloads).__name__}, which is one payload"):
+            await app.enqueue_many("number.take", payloads)
+        assert [] == t.jobs
 
 
 async def test_a_handle_of_another_app_is_refused() -> None:
