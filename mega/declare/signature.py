@@ -112,9 +112,26 @@ def _inspect(
         letter = "c" if (get_origin(hint) or hint) is context else "p"
         if letter in shape or (letter == "p" and not may_take_payload):
             raise _too_many(fn, kind, context, may_take_payload=may_take_payload)
+        if letter == "p":
+            _refuse_default(parameter, fn, kind)
+            payload = hint
         shape += letter
-        payload = hint if letter == "p" else payload
     return Handler(fn, shape, payload, hints.get("return", Any), is_coroutine_function(fn))  # type: ignore[arg-type]
+
+
+def _refuse_default(parameter: inspect.Parameter, fn: Any, kind: str) -> None:
+    """Refuse a default, which is never used: a job that is enqueued without one has no payload."""
+    if parameter.default is not parameter.empty and parameter.default is not None:
+        raise BadHandler(
+            f"{_name(fn)!r} can't be {kind}: its payload {parameter.name!r} has the default "
+            f"{parameter.default!r}, which no run would get.",
+            where=place_of(fn),
+            hint="Put defaults into the payload's type, as fields of a dataclass.",
+        )
+
+
+def _name(fn: Any) -> str:
+    return place_of(fn).split()[-1]
 
 
 def _is_generator(fn: Any) -> bool:
@@ -129,8 +146,7 @@ def _check_is_callable(fn: Any, kind: str) -> None:
         raise BadHandler(f"{fn!r} can't be {kind}: it is not a function.")
     if _is_generator(fn):
         raise BadHandler(
-            f"{place_of(fn).split()[-1]!r} can't be {kind}: it is a generator, its body would "
-            "never run.",
+            f"{_name(fn)!r} can't be {kind}: it is a generator, its body would never run.",
             where=place_of(fn),
             hint="Use return instead of yield.",
         )
@@ -143,7 +159,7 @@ def _parameters(fn: Any, kind: str) -> list[inspect.Parameter]:
         is_required = parameter.default is parameter.empty
         if parameter.kind is parameter.KEYWORD_ONLY and is_required:
             raise BadHandler(
-                f"{place_of(fn).split()[-1]!r} can't be {kind}: its parameter "
+                f"{_name(fn)!r} can't be {kind}: its parameter "
                 f"{parameter.name!r} is keyword-only and has no default.",
                 where=place_of(fn),
             )
@@ -162,7 +178,7 @@ def _hints(fn: Any, names: Mapping[str, Any] | None) -> dict[str, Any]:
         return get_type_hints(target, localns=dict(names or {}), include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise BadHandler(
-            f"the annotations of {place_of(fn).split()[-1]!r} can't be read: {error}.",
+            f"the annotations of {_name(fn)!r} can't be read: {error}.",
             where=place_of(fn),
             hint="Import the type at the top of the module, not under TYPE_CHECKING.",
         ) from None
@@ -173,7 +189,7 @@ def _too_many(fn: Any, kind: str, context: type, *, may_take_payload: bool) -> B
     if may_take_payload:
         shapes = f"(payload), (payload, ctx: {context.__name__}) or {shapes}"
     return BadHandler(
-        f"{place_of(fn).split()[-1]!r} can't be {kind}: it has parameters that nothing fills.",
+        f"{_name(fn)!r} can't be {kind}: it has parameters that nothing fills.",
         where=place_of(fn),
         hint=f"A handler takes (), {shapes}.",
     )

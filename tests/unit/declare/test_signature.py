@@ -31,7 +31,7 @@ def bare(email, ctx: JobContext):  # type: ignore[no-untyped-def]
     ...
 
 
-def default(email: Email = Email("ada")) -> None: ...  # noqa: B008
+def optional(email: Email | None = None) -> None: ...
 def variadic(email: Email, *args: Any, **kwargs: Any) -> None: ...
 def keyword_with_default(email: Email, *, dry: bool = False) -> None: ...
 
@@ -58,7 +58,7 @@ SHAPES = [
     (both, "pc", Email, False),
     (turned, "cp", Email, False),
     (bare, "pc", Any, False),
-    (default, "p", Email, False),
+    (optional, "p", Email | None, False),
     (variadic, "p", Email, False),
     (keyword_with_default, "p", Email, False),
     (coroutine, "p", Email, True),
@@ -199,6 +199,16 @@ def test_a_required_keyword_is_refused() -> None:
 
     with pytest.raises(BadHandler, match="'dry' is keyword-only and has no default"):
         inspect_job(send)
+
+
+@pytest.mark.parametrize("default", [Email("ada"), 0, "", False])
+def test_a_payload_has_no_default_because_no_run_would_get_it(default: Any) -> None:
+    def send(ctx: JobContext, email: Any = default) -> None: ...
+
+    with pytest.raises(BadHandler, match="its payload 'email' has the default") as refused:
+        inspect_job(send)
+    assert "Put defaults into the payload's type" in refused.value.hint
+    assert "test_signature.py:" in refused.value.where
 
 
 def tick(ctx: ScheduleContext[int]) -> None: ...
