@@ -63,9 +63,9 @@ class Threads:
     def _leave(self, work: Work, context: RunContext) -> None:
         self._left.add(work)
         logger.warning(
-            "%s: its thread can't be stopped and goes on without it; %d such threads run now",
+            "%s: its thread can't be stopped and goes on without it; %s now",
             context,
-            self.left,
+            "1 such thread runs" if self.left == 1 else f"{self.left} such threads run",
         )
         if not work.is_going_on:  # it has ended meanwhile
             self._left.discard(work)

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any
 
 import anyio
@@ -17,13 +18,15 @@ from mega.runtime.threads import Threads
 from mega.testing import job_context
 from tests.waiting import until
 
-CONTEXT = job_context(subject="crawl", id="7")
-
 
 class Stage:
-    """Threads, with a gate that holds their calls up."""
+    """Threads, with a gate that holds their calls up.
+
+    The id of their run tells its lines from those of threads that other tests have left.
+    """
 
     def __init__(self) -> None:
+        self.context = job_context(subject="crawl", id=token_hex(4))
         self.threads = Threads()
         self.gate = threading.Event()
         self.told = 0
@@ -32,7 +35,7 @@ class Stage:
         def note() -> None:
             self.told += 1
 
-        return await self.threads.run(call, "payload", CONTEXT, on_left=note)
+        return await self.threads.run(call, "payload", self.context, on_left=note)
 
     async def leave(self, call: Callable[..., Any]) -> None:
         """Call, and cancel when the call has begun."""
@@ -60,7 +63,9 @@ async def test_a_call_returns_what_it_returns_and_raises_what_it_raises(stage: S
     def fail(payload: Any, context: Any) -> None:
         raise ValueError(payload)
 
-    assert ("payload", CONTEXT) == await stage.run(lambda payload, context: (payload, context))
+    assert ("payload", stage.context) == await stage.run(
+        lambda payload, context: (payload, context)
+    )
     with pytest.raises(ValueError, match="payload"):
         await stage.run(fail)
     assert (0, 0) == (stage.threads.left, stage.told)
@@ -100,13 +105,15 @@ async def test_a_cancelled_call_is_left_behind_until_its_thread_ends(
     await stage.leave(lambda: None)
     await stage.leave(lambda: None)
     assert (2, 2) == (stage.threads.left, stage.told)
-    lines = [record.getMessage() for record in caplog.records]
-    text = "crawl 7 attempt 1: its thread can't be stopped and goes on without it"
-    assert [f"{text}; {n} such threads run now" for n in (1, 2)] == lines
+    run = str(stage.context)
+    lines = [line for line in caplog.messages if line.startswith(run)]
+    text = f"{run}: its thread can't be stopped and goes on without it"
+    assert [f"{text}; 1 such thread runs now", f"{text}; 2 such threads run now"] == lines
 
     stage.gate.set()
     await until(lambda: stage.threads.left == 0, what="both threads have ended")
-    await until(lambda: caplog.text.count("its thread returned after") == 2, what="two lines")
+    end = f"{run}: its thread returned after"
+    await until(lambda: caplog.text.count(end) == 2, what="two lines")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1), KeyboardInterrupt()])
