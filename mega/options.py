@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import reprlib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -58,6 +59,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 #: The lock store of the broker, which every app has.
 DEFAULT_LOCK = "default"
 SUSPICIOUS_TTL = 1000
+MAX_KEY_LENGTH = 256
 #: A limit of less than this, zero above all, can only be a mistake.
 SHORTEST = 0.001
 
@@ -93,12 +95,17 @@ def check_count(value: Any, *, option: str, minimum: int = 0) -> int:
     return value
 
 
-def check_choice(value: Any, kind: Any, *, option: str) -> None:
+def is_key(value: Any) -> bool:
+    """Whether `value` can be the key of a lock, in every store."""
+    return isinstance(value, str) and 1 <= len(value) <= MAX_KEY_LENGTH and value.isprintable()
+
+
+def check_choice(value: Any, kind: Any, *, option: str, hint: str = "") -> None:
     """Refuse what is none of the values of a Literal. Raises: BadOption."""
     choices = get_args(kind)
     if value not in choices:
         known = ", ".join(map(repr, choices))
-        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        hint = did_you_mean(value, choices) if isinstance(value, str) else hint
         raise BadOption(f"{option}={value!r} is none of {known}.", hint=hint)
 
 
@@ -194,6 +201,11 @@ class Lock:
     def __post_init__(self) -> None:
         if not isinstance(self.store, str):
             raise BadOption(f"Lock.store={self.store!r} is not the name of a lock store.")
+        if self.key is not None and not is_key(self.key):
+            raise BadOption(
+                f"Lock.key={reprlib.repr(self.key)} can't be a key.",
+                hint=f"A key is a text of 1 to {MAX_KEY_LENGTH} printable characters.",
+            )
         ttl = to_seconds(self.ttl, option="Lock.ttl", minimum=1.0)
         if not isinstance(self.ttl, timedelta) and ttl >= SUSPICIOUS_TTL:
             warnings.warn(
@@ -224,7 +236,12 @@ class ScheduleOptions:
         object.__setattr__(self, "timeout", to_timeout(self.timeout))
         check_count(self.retries, option="retries")
         check_choice(self.overlap, Overlap, option="overlap")
-        check_choice(self.catch_up, CatchUp, option="catch_up")
+        check_choice(
+            self.catch_up,
+            CatchUp,
+            option="catch_up",
+            hint='"one" runs the latest missed tick, "all" each of them, "skip" none that is late.',
+        )
         check_choice(self.scope, Scope, option="scope")
         check_choice(self.on_lock_error, LockErrorPolicy, option="on_lock_error")
 
@@ -238,7 +255,12 @@ def to_lock(value: bool | str | Lock | None, *, stores: Collection[str] | None) 
         return None
     lock = Lock() if value is True else Lock(store=value) if isinstance(value, str) else value
     if not isinstance(lock, Lock):
-        raise BadOption(f"lock={value!r} is not True, the name of a lock store, or a Lock.")
+        raise BadOption(
+            f"lock={value!r} is not True, the name of a lock store, or a Lock.",
+            hint=f"Write Lock(ttl={value!r})."
+            if isinstance(value, int | float | timedelta)
+            else "",
+        )
     return check_lock(lock, stores=stores)
 
 

@@ -80,9 +80,11 @@ def _place_in_user_code(error: BaseException) -> str:
     place = ""
     foreign = (str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib")))
     for frame, line in traceback.walk_tb(sole_error(error).__traceback__):
-        if not frame.f_code.co_filename.startswith(foreign):
-            name = Path(frame.f_code.co_filename).name
-            place = f"{name}:{line} {frame.f_code.co_name}"
+        code = frame.f_code
+        # A dataclass makes its __init__ from a text, which has no line to show.
+        is_made = (code.co_filename, code.co_name) == ("<string>", "__init__")
+        if not is_made and not code.co_filename.startswith(foreign):
+            place = f"{Path(code.co_filename).name}:{line} {code.co_name}"
     return place
 
 

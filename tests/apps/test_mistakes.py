@@ -77,6 +77,20 @@ MISTAKES = {
           Did you mean "retries"?
         """,
     ),
+    "3 an option of a lock": (
+        """
+        from mega import App, Lock
+        app = App("shop")
+        @app.schedule(every=60, lock=Lock(ttl=0))
+        async def nightly() -> None: ...
+        """,
+        2,
+        """
+        mega: BadOption: Lock.ttl=0 is not a duration of at least 1 s.
+          app.py:3 <module>
+          Durations are seconds, such as 1.5, or a timedelta.
+        """,
+    ),
     "3 a decorator without parentheses": (
         """
         from mega import App

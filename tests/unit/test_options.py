@@ -147,6 +147,17 @@ class TestLock:
         with pytest.raises(BadOption, match=r"Lock\.ttl="):
             Lock(ttl=ttl)
 
+    @pytest.mark.parametrize("key", [5, "", "k" * 257, "a\nb", "half \ud800", b"key"])
+    def test_a_key_that_no_store_could_keep_is_refused(self, key: Any) -> None:
+        with pytest.raises(BadOption, match=r"Lock\.key=.* can't be a key") as refused:
+            Lock(key=key)
+        assert "1 to 256 printable characters" in refused.value.hint
+        assert len(str(refused.value)) < 200
+
+    @pytest.mark.parametrize("key", ["k", "k" * 256, "every archive / of *.log 😀"])
+    def test_any_other_text_is_a_key(self, key: str) -> None:
+        assert key == Lock(key=key).key
+
     def test_a_large_bare_number_is_asked_about(self) -> None:
         with pytest.warns(UserWarning, match="were milliseconds meant"):
             Lock(ttl=30_000)
@@ -176,6 +187,12 @@ class TestLock:
     def test_something_else_is_refused(self, lock: Any) -> None:
         with pytest.raises(BadOption, match=r"is not True, the name of a lock store, or a Lock"):
             to_lock(lock, stores=("default",))
+
+    @pytest.mark.parametrize("lock", [60, 1.5, timedelta(minutes=1)])
+    def test_a_duration_in_its_place_is_told_how_to_write_it(self, lock: Any) -> None:
+        with pytest.raises(BadOption) as refused:
+            to_lock(lock, stores=("default",))
+        assert f"Write Lock(ttl={lock!r})." == refused.value.hint
 
 
 class TestDeadLetter:
