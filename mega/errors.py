@@ -336,7 +336,9 @@ class CpuRemoteError(CpuError):
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `Did you mean "x"?`, or the whole list when nothing is near, or an empty text."""
     names = sorted(known)
-    near = get_close_matches(word, names, n=1, cutoff=0.6)
+    # By its letters alone "retry" would mean "retry_on".
+    plurals = [name for name in names if name in (f"{word}s", f"{word[:-1]}ies")]
+    near = plurals or get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
         return f'Did you mean "{near[0]}"?'
     return f"Known: {', '.join(names)}." if names else ""

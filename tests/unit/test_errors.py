@@ -94,6 +94,12 @@ def test_what_was_meant_is_the_nearest_name_or_all(word: str, hint: str) -> None
     assert hint == did_you_mean(word, ["worker", "all", "scheduler"])
 
 
+@pytest.mark.parametrize(("word", "name"), [("retry", "retries"), ("timeouts", "timeout")])
+def test_a_plural_is_meant_rather_than_another_word(word: str, name: str) -> None:
+    known = ["retries", "retry_on", "timeout", "timeout_of"]
+    assert f'Did you mean "{name}"?' == did_you_mean(word, known)
+
+
 def test_without_names_there_is_no_hint() -> None:
     assert "" == did_you_mean("worker", [])
 

@@ -283,6 +283,12 @@ def test_a_mistake_is_refused_on_its_line(options: dict[str, Any], text: str) ->
     assert str(caught.value).startswith(text)
 
 
+def test_catch_up_is_told_with_what_each_of_its_values_does() -> None:
+    with pytest.raises(BadOption) as caught:
+        Group().schedule(every=60, catch_up=True)  # type: ignore[arg-type]
+    assert caught.value.hint.startswith('"one" runs the latest missed tick')
+
+
 async def test_the_zone_of_the_host_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
     group, clock = Group(), VirtualClock()
     for name in ("first", "second"):
