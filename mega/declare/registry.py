@@ -9,7 +9,14 @@ from typing import Any, TypeAlias, TypeVar
 from mega.cron.timetable import Timetable
 from mega.declare.naming import place_of
 from mega.declare.signature import Handler
-from mega.errors import BadOption, BadSubject, DeclarationError, DuplicateName, did_you_mean
+from mega.errors import (
+    BadHandler,
+    BadOption,
+    BadSubject,
+    DeclarationError,
+    DuplicateName,
+    did_you_mean,
+)
 from mega.events import Event
 from mega.options import (
     DEFAULT_LOCK,
@@ -214,17 +221,15 @@ class Registry:
         other.closed_because = "the group is included already"
 
     def freeze(self) -> None:
-        """Check what only the whole shows, and refuse additions from now on. Raises: BadOption."""
+        """Check what only the whole shows, and refuse additions from now on.
+
+        Raises: BadOption, BadHandler.
+        """
         self.pools.setdefault(DEFAULT_POOL, PoolOptions())
         for task in self.cpu_tasks.values():
-            if task.pool not in self.pools:
-                raise BadOption(
-                    f'the CPU task "{task.name}" uses the pool "{task.pool}", which is not '
-                    "declared.",
-                    where=task.place,
-                    hint=f'Declare it with app.pool("{task.pool}"). '
-                    + did_you_mean(task.pool, self.pools),
-                )
+            self._check_pool(task)
+        for schedule in self.schedules.values():
+            self._check_subject(schedule)
         self.closed_because = "the app has started already"
 
     def tasks_of(self, pool: str) -> list[CpuSpec]:
@@ -243,6 +248,24 @@ class Registry:
                 f'two {what} "{name}".', where=places, hint=f"Give one of them {remedy}."
             )
         table[name] = spec
+
+    def _check_pool(self, task: CpuSpec) -> None:
+        if task.pool not in self.pools:
+            raise BadOption(
+                f'the CPU task "{task.name}" uses the pool "{task.pool}", which is not declared.',
+                where=task.place,
+                hint=f'Declare it with app.pool("{task.pool}"). '
+                + did_you_mean(task.pool, self.pools),
+            )
+
+    def _check_subject(self, schedule: ScheduleSpec) -> None:
+        if schedule.subject is not None and schedule.subject not in self.jobs:
+            raise BadHandler(
+                f'the schedule "{schedule.name}" enqueues the job "{schedule.subject}", which '
+                "this app doesn't have.",
+                where=schedule.place,
+                hint="Add app.include(group) for the group that declares the job.",
+            )
 
     def _check_open(self) -> None:
         if self.closed_because:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from mega import App, Group, JobContext, NotConnected, ScheduleContext
-from mega.errors import DeclarationError, DuplicateName, PayloadInvalid
+from mega.errors import BadHandler, DeclarationError, DuplicateName, PayloadInvalid
 
 
 @dataclass
@@ -137,6 +137,22 @@ async def test_a_job_of_a_group_without_an_app_can_not_be_enqueued() -> None:
     with pytest.raises(NotConnected, match="a group that no app includes") as refused:
         await send_email.enqueue()
     assert "app.include(group)" in refused.value.hint
+
+
+def test_a_schedule_over_a_job_of_a_group_without_an_app_is_refused_at_the_start() -> None:
+    mail, app = Group(), App("shop")
+
+    @mail.job("email.send")
+    async def send_email() -> None: ...
+
+    app.schedule(every=60, name="often")(send_email)
+    with pytest.raises(BadHandler, match=r'"often" enqueues the job "email\.send"') as refused:
+        app.check()
+    assert "app.include(group)" in refused.value.hint
+    assert "test_apps.py" in refused.value.where
+
+    app.include(mail)
+    app.check()
 
 
 def test_two_jobs_of_one_subject_are_refused_with_both_places() -> None:

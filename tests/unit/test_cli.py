@@ -12,7 +12,7 @@ from typing import Literal
 import anyio
 import pytest
 
-from mega import App
+from mega import App, Group
 from mega.__main__ import main
 from mega.errors import LockError, UnknownRole
 
@@ -294,6 +294,19 @@ class TestRefusals:
         code, text = refusal(capsys, app, "--check")
         assert 2 == code
         assert 'the pool "reports", which is not declared' in text
+
+    def test_a_schedule_over_a_job_that_no_app_includes(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        app, group = shop(), Group()
+
+        @group.job("report.send")
+        async def send_report() -> None: ...
+
+        app.schedule(every=60)(send_report)
+        code, text = refusal(capsys, app, "--check")
+        assert 2 == code
+        assert "app.include(group)" in text
 
     def test_nats_on_trio(self, capsys: pytest.CaptureFixture[str]) -> None:
         app = shop()
