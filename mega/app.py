@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 from mega.adapters import make_broker, make_pool, open_locks, run_aside
 from mega.dead_letters import DeadLetters
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
+from mega.declare.lifespan import check_lifespan
 from mega.declare.lock_url import LockStores, parse_locks
 from mega.declare.naming import AppFile, alias_main, located
 from mega.declare.registry import CpuSpec
@@ -92,6 +93,8 @@ class App(Group, Enqueuer, Generic[S]):
         with located(frame):
             self._declared = parse_broker_url(EMBEDDED if broker is None else broker)
             self._locks = parse_locks(locks)
+            if lifespan is not None:
+                check_lifespan(lifespan)
         self.registry.lock_stores = (DEFAULT_LOCK, *self._locks)
         self._chosen: BrokerUrl | None = None
         self._lifespan = lifespan or nullcontext
