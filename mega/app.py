@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
@@ -14,7 +15,7 @@ from typing_extensions import TypeVar
 from mega.adapters import make_broker, make_pool, open_locks, run_aside
 from mega.dead_letters import DeadLetters
 from mega.declare.broker_url import EMBEDDED, parse_broker_url
-from mega.declare.lifespan import check_lifespan
+from mega.declare.lifespan import to_lifespan
 from mega.declare.lock_url import LockStores, parse_locks
 from mega.declare.naming import AppFile, alias_main, located
 from mega.declare.registry import CpuSpec
@@ -93,11 +94,9 @@ class App(Group, Enqueuer, Generic[S]):
         with located(frame):
             self._declared = parse_broker_url(EMBEDDED if broker is None else broker)
             self._locks = parse_locks(locks)
-            if lifespan is not None:
-                check_lifespan(lifespan)
+            self._lifespan = to_lifespan(lifespan)
         self.registry.lock_stores = (DEFAULT_LOCK, *self._locks)
         self._chosen: BrokerUrl | None = None
-        self._lifespan = lifespan or nullcontext
         self._is_provisioning = provision
         self._file = AppFile(name, frame)
         self._session: Session | None = None
@@ -286,6 +285,9 @@ class App(Group, Enqueuer, Generic[S]):
 
     def _schedules(self, what: str) -> Schedules:
         return self._live(what).schedules
+
+    def _now(self) -> datetime:
+        return (self._session.around.clock if self._session else SystemClock()).now()
 
     async def _call_task(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return await self._live("a CPU call").pools.call(spec, args, kwargs)

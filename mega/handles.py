@@ -91,6 +91,7 @@ class Schedules(Protocol):
     async def run_now(self, spec: ScheduleSpec) -> bool: ...
     async def pause(self, spec: ScheduleSpec) -> None: ...
     async def resume(self, spec: ScheduleSpec) -> None: ...
+    async def is_paused(self, spec: ScheduleSpec) -> bool: ...
     async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None: ...
 
 
@@ -103,6 +104,7 @@ class Owner(Protocol):
     ) -> list[Job[Any]]: ...
     def _enqueue_sync(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]: ...
     def _schedules(self, what: str) -> Schedules: ...
+    def _now(self) -> datetime: ...
     async def _call_task(
         self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any: ...
@@ -217,15 +219,19 @@ class ScheduleHandle(Handle, Generic[P, Ret]):
         """Run ticks again after `pause`. Raises: NotConnected, BrokerError."""
         await self._live("resume").resume(self.spec)
 
+    async def is_paused(self) -> bool:
+        """Whether its ticks are skipped until `resume`. Raises: NotConnected, BrokerError."""
+        return await self._live("is_paused").is_paused(self.spec)
+
     async def last_run(self) -> ScheduleRecord | None:
         """Return how the last run of any process ended. Raises: NotConnected, BrokerError."""
         return await self._live("last_run").last_run(self.spec)
 
     def next_runs(self, count: int = 1) -> list[datetime]:
-        """Return the next ticks after now; aware, in UTC."""
+        """Return the next ticks after now, in a test by its clock; aware, in UTC."""
         check_count(count, option="count", minimum=1)
         ticks: list[datetime] = []
-        tick: datetime | None = datetime.now(UTC)
+        tick: datetime | None = datetime.now(UTC) if self._owner is None else self._owner._now()
         while len(ticks) < count and tick and (tick := self.spec.timetable.next(tick)):
             ticks.append(tick)
         return ticks

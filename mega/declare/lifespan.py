@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from mega.declare.signature import is_coroutine_function
 from mega.errors import BadHandler
 
-__all__ = ["check_lifespan"]
+__all__ = ["to_lifespan"]
 
 #: Why something can't be a lifespan, and what to do.
 Fault: TypeAlias = tuple[str, str]
@@ -16,15 +18,19 @@ Fault: TypeAlias = tuple[str, str]
 WRITE_ONE = "Put @asynccontextmanager over `async def lifespan() -> AsyncIterator[Database]`."
 
 
-def check_lifespan(lifespan: Any) -> None:
-    """Refuse what doesn't return an async context manager when it is called.
+def to_lifespan(lifespan: Any) -> Callable[[], AbstractAsyncContextManager[Any]]:
+    """Return what each start calls and enters; None is a lifespan that yields None.
 
     Raises: BadHandler.
     """
+    if lifespan is None:
+        return nullcontext
     fault = _fault_of_shape(lifespan) or _fault_of_parameters(lifespan)
     if fault is not None:
         name = getattr(lifespan, "__name__", None) or repr(lifespan)
         raise BadHandler(f"lifespan={name} can't be entered: {fault[0]}.", hint=fault[1])
+    entered: Callable[[], AbstractAsyncContextManager[Any]] = lifespan
+    return entered
 
 
 def _fault_of_shape(lifespan: Any) -> Fault | None:

@@ -54,6 +54,10 @@ class ScheduleNotes:
         await self._store.resume(spec.name)
         logger.info("%s is resumed", spec.name)
 
+    async def is_paused(self, spec: ScheduleSpec) -> bool:
+        """Whether the schedule is paused now. Raises: BrokerError."""
+        return spec.name in await self._store.paused()
+
     async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None:
         """Return how the last run ended, in whichever process. Raises: BrokerError."""
         return await self._store.last_run(spec.name)

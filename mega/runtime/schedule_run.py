@@ -82,6 +82,10 @@ class ScheduleRunner:
             await self._claims.note(spec, latest)
         await self._notes.resume(spec)
 
+    async def is_paused(self, spec: ScheduleSpec) -> bool:
+        """Whether it is paused. Raises: BrokerError."""
+        return await self._notes.is_paused(spec)
+
     async def last_run(self, spec: ScheduleSpec) -> ScheduleRecord | None:
         """Return how its last run ended, in whichever process. Raises: BrokerError."""
         return await self._notes.last_run(spec)

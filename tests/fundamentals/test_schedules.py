@@ -142,6 +142,17 @@ async def test_run_now_runs_once_whatever_the_time() -> None:
         assert [ScheduleRun, ScheduleDone] == happened(t)
 
 
+async def test_run_now_says_whether_it_ran() -> None:
+    app = App("shop")
+
+    @app.schedule("0 3 * * *", timezone="UTC", lock=True)
+    async def nightly() -> None:
+        assert not await nightly.run_now()  # this run holds the lock
+
+    async with app.test():
+        assert await nightly.run_now()
+
+
 async def test_run_now_raises_what_the_function_raised() -> None:
     app = App("shop")
 
@@ -185,6 +196,20 @@ def test_next_runs_lists_the_ticks_to_come() -> None:
     assert before < ticks[0] <= before + timedelta(days=1, minutes=1)
     assert [timedelta(days=1)] * 2 == [later - earlier for earlier, later in pairwise(ticks)]
     assert {(3, 0)} == {(tick.hour, tick.minute) for tick in ticks}
+
+
+async def test_in_a_test_they_are_those_of_its_clock() -> None:
+    app = App("shop")
+
+    @app.schedule("0 3 * * *", timezone="UTC")
+    async def nightly() -> None: ...
+
+    async with app.test() as t:
+        assert [EPOCH + timedelta(hours=3)] == nightly.next_runs()
+        await t.advance(24 * HOUR)
+        assert [EPOCH + timedelta(hours=27)] == nightly.next_runs()
+
+    assert nightly.next_runs()[0] < EPOCH
 
 
 async def test_a_schedule_that_fails_goes_on_at_its_next_tick() -> None:
@@ -420,9 +445,11 @@ async def test_a_paused_schedule_skips_its_ticks_until_it_is_resumed() -> None:
 
     async with app.test() as t:
         await minutely.pause()
+        assert await minutely.is_paused()
         await t.advance(120)
         skips = [event.reason for event in t.events if isinstance(event, ScheduleSkipped)]
         await minutely.resume()
+        assert not await minutely.is_paused()
         await t.advance(60)
 
     assert ["paused", "paused"] == skips

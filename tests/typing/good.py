@@ -341,7 +341,8 @@ async def schedules() -> None:
     assert_type(clean.name, str)
     assert_type(clean.next_runs(), list[datetime])
     assert_type(report.next_runs(count=3), list[datetime])
-    await ticking_ping.run_now()
+    assert_type(await ticking_ping.run_now(), bool)
+    assert_type(await clean.is_paused(), bool)
 
 
 # -- CPU tasks

@@ -135,6 +135,7 @@ async def forgotten_await() -> None:
     send.enqueue_many([Email("ada")])  # expect-error
     app.enqueue_many(send, [Email("ada")])  # expect-error
     nightly.run_now()  # expect-error
+    nightly.is_paused()  # expect-error
     render.run("report")  # expect-error
     app.serve(role="worker")  # expect-error
     job: Job[int] = send.enqueue(Email("ada"))  # expect-error
