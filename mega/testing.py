@@ -14,7 +14,7 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from mega.adapters.memory import MemoryBroker
-from mega.context import JobContext
+from mega.context import JobContext, RunContext, ScheduleContext, current_run
 from mega.events import Event
 from mega.ports import Broker, Clock
 from mega.runtime.session import Session
@@ -42,7 +42,7 @@ class VirtualClock:
         self._start = start.astimezone(UTC)
         self._elapsed = 0.0
         self._order = count()
-        self._sleepers: list[tuple[float, int, anyio.Event]] = []
+        self._sleepers: list[tuple[float, int, anyio.Event, RunContext | None]] = []
 
     def now(self) -> datetime:
         """Return the virtual instant in UTC."""
@@ -57,7 +57,7 @@ class VirtualClock:
         if seconds <= 0:
             await checkpoint()
             return
-        sleeper = (self._elapsed + seconds, next(self._order), anyio.Event())
+        sleeper = (self._elapsed + seconds, next(self._order), anyio.Event(), current_run.get())
         insort(self._sleepers, sleeper)
         try:
             await sleeper[2].wait()
@@ -81,6 +81,10 @@ class VirtualClock:
             self._wake_due()
             await _until_idle()
         self._elapsed = end
+
+    def sleepers_of(self, run: RunContext) -> int:
+        """Return how many tasks of a run wait for virtual time."""
+        return sum(sleeper[3] is run for sleeper in self._sleepers)
 
     def step(self, seconds: float) -> None:
         """Move the wall clock alone, forward or back, as an operator or NTP does."""
@@ -106,6 +110,7 @@ class TestApp:
         self.clock = clock
         self.events: list[Event] = []
         self._registry = session.registry
+        self._in_hand = session.around.in_hand
         self._broker = broker
         session.around.hub.subscribe(Event, self._remember)
 
@@ -118,9 +123,12 @@ class TestApp:
         await self.clock.advance(seconds)
 
     async def drain(self) -> None:
-        """Return when no job is waiting or running. Delayed and retried jobs stay."""
+        """Return when no job waits or runs, and no schedule runs.
+
+        Delayed and retried jobs stay, and so do schedules that wait for the virtual clock.
+        """
         await self.clock.advance(0)
-        while any(self._is_busy(subject) for subject in self._registry.jobs):
+        while self._is_busy():
             # A handler in a thread, or a CPU call, ends in real time.
             await anyio.sleep(0.001)
             await self.clock.advance(0)
@@ -134,8 +142,16 @@ class TestApp:
         """The dead letters of a subject, oldest first."""
         return [json.loads(letter) for letter in self._broker.dead_letters(subject)]
 
-    def _is_busy(self, subject: str) -> bool:
-        return bool(self._broker.waiting(subject) or self._broker.in_hand(subject))
+    def _is_busy(self) -> bool:
+        jobs, broker = self._registry.jobs, self._broker
+        return any(broker.waiting(subject) or broker.in_hand(subject) for subject in jobs) or any(
+            isinstance(run, ScheduleContext) and not self._is_asleep(run) for run in self._in_hand
+        )
+
+    def _is_asleep(self, run: ScheduleContext[Any]) -> bool:
+        # What renews the lock of a run sleeps as long as that lasts.
+        renewals = 0 if self._registry.schedules[run.name].lock is None else 1
+        return self.clock.sleepers_of(run) > renewals
 
     async def _remember(self, event: Event) -> None:
         self.events.append(event)

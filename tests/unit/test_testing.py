@@ -1,14 +1,18 @@
-"""The virtual clock."""
+"""The virtual clock, and what waits for the end of all that runs in real time."""
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
+from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from mega import App
+from mega.events import ScheduleDone
 from mega.ports import Clock
 from mega.testing import VirtualClock
 
@@ -164,3 +168,65 @@ async def test_a_year_is_a_loop_of_advances() -> None:
         tasks.cancel_scope.cancel()
     assert ticks == 365 * 4
     assert SPRING + timedelta(days=365) == clock.now()
+
+
+def in_a_thread() -> None:
+    time.sleep(0.2)
+
+
+async def in_real_time() -> None:
+    await anyio.sleep(0.2)
+
+
+@pytest.mark.parametrize("options", [{}, {"lock": True}, {"retries": 1, "timeout": 60}])
+@pytest.mark.parametrize("wait", [in_a_thread, in_real_time])
+async def test_drain_waits_for_schedules_that_go_on_in_real_time(
+    wait: Any, options: dict[str, Any]
+) -> None:
+    app = App("shop")
+    app.schedule(every=60, **options)(wait)
+    async with app.test() as t:
+        await t.advance(60)
+        await t.drain()
+        await t.advance(0)
+        assert [wait.__name__] == [e.name for e in t.events if isinstance(e, ScheduleDone)]
+
+
+async def test_drain_waits_for_the_jobs_that_such_a_schedule_enqueues() -> None:
+    app, sent = App("shop"), []
+
+    @app.job("email.send")
+    def send(to: str) -> None:
+        sent.append(to)
+
+    @app.schedule(every=60)
+    def remind() -> None:
+        time.sleep(0.02)
+        send.enqueue_sync("ada")
+
+    async with app.test() as t:
+        await t.advance(60)
+        await t.drain()
+    assert ["ada"] == sent
+
+
+@pytest.mark.parametrize("lock", [None, True])
+async def test_drain_does_not_wait_for_schedules_that_wait_for_virtual_time(lock: Any) -> None:
+    app, starts = App("shop"), []
+
+    @app.schedule(every=60, retries=1, lock=lock)
+    async def shaky() -> None:
+        starts.append(t.clock.monotonic())
+        raise ConnectionError
+
+    @app.schedule(every=60, lock=lock)
+    async def slow() -> None:
+        await t.clock.sleep(30)
+
+    async with app.test() as t:
+        await t.advance(60)
+        with anyio.fail_after(10):
+            await t.drain()
+        assert [60] == starts
+        await t.advance(5)
+        assert 2 == len(starts)
