@@ -285,7 +285,7 @@ class Execution:
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
         self._note_lapse(attempt)
-        if await self._is_taken_over(attempt):
+        if await self._is_left_to_another(attempt):
             return
         error = sole_error(error)
         fate = fate_of(error, attempt.number, attempt.message, self._spec.options)
@@ -298,14 +298,18 @@ class Execution:
         elif await self._put_off(attempt, fate, error):
             self._around.hub.emit(JobRetried(**attempt.facts(), error=error, delay=fate.delay))
 
-    async def _is_taken_over(self, attempt: Attempt) -> bool:
-        """Whether another worker began or ended the job since; its fate is that one's answer."""
+    async def _is_left_to_another(self, attempt: Attempt) -> bool:
+        """Whether another worker began or ended the job since; its fate is that one's answer.
+
+        Of a job that has ended this copy is acknowledged, or it would be handed out once more.
+        """
         if attempt.version is None and not attempt.delivery.lapsed:
             return False
         record = await self._record_of(attempt)
-        if record is None:
-            return False
-        return record.is_final or record.started_at != attempt.started_at
+        if record is not None and record.is_final:
+            await attempt.delivery.ack()
+            return True
+        return record is not None and record.started_at != attempt.started_at
 
     async def _put_off(
         self, attempt: Attempt, following: NextRun, error: BaseException | None = None
@@ -348,7 +352,7 @@ class Execution:
         with anyio.CancelScope(shield=True), anyio.move_on_after(GIVE_BACK_SECONDS):
             try:
                 if self._is_tracked and attempt.started_at is not None:
-                    if await self._is_taken_over(attempt):
+                    if await self._is_left_to_another(attempt):
                         return
                     waiting = attempt.record("waiting")
                     await self._around.broker.state.write(waiting, ttl=LIVE_TTL)

@@ -324,6 +324,18 @@ async def test_a_failure_after_another_worker_took_over_is_not_retried(stage: St
     assert [] == delivery.answers
 
 
+async def test_a_failure_of_a_job_that_has_ended_meanwhile_ends_its_copy(stage: Stage) -> None:
+    """Or that copy would be handed out once more, for nothing."""
+
+    async def send() -> None:
+        await note(stage, "done", 2, started_at=stage.clock.now().replace(year=2031))
+        raise ValueError("no")
+
+    delivery = Handed(lapsed=True)
+    await Execution(declare(send).spec, stage.around).run(delivery)
+    assert ["ack"] == delivery.answers
+
+
 async def test_a_lapse_that_nobody_noticed_changes_nothing(stage: Stage) -> None:
     async def send() -> None:
         raise ValueError("no")
