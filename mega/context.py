@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mega.app import App
 
 __all__ = [
+    "NAMED",
     "JobContext",
     "RunContext",
     "RunFilter",
@@ -28,6 +29,8 @@ logger: logging.Logger = logging.getLogger("mega.job")
 schedule_logger: logging.Logger = logging.getLogger("mega.schedule")
 #: The fields of log lines that name a run.
 FIELDS = ("job_id", "subject", "attempt", "schedule")
+#: `extra=` of a line whose text names the run, so that nobody puts it before the text again.
+NAMED: Mapping[str, str] = {"run": ""}
 
 RunContext: TypeAlias = "JobContext[Any] | ScheduleContext[Any]"
 

@@ -6,9 +6,10 @@ This module knows nothing of the rest of the package.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from traceback import format_exception
+from types import TracebackType
 from typing import ClassVar
 
 __all__ = [
@@ -371,10 +372,10 @@ def text_of(error: BaseException) -> str:
         return "its text can't be had, because its __str__ raises."
 
 
-def capped_traceback(error: BaseException) -> str:
-    """Return the error's traceback as text, its middle cut out above 8 KiB, if it has one."""
+def capped_traceback(error: BaseException, trace: TracebackType | None = None) -> str:
+    """Return `trace`, or the error's own, as text, its middle cut out above 8 KiB."""
     try:
-        return _capped("".join(traceback.format_exception(error)))
+        return _capped("".join(format_exception(type(error), error, trace or error.__traceback__)))
     except Exception as fault:
         return f"its traceback can't be had: {one_line(fault)}"
 

@@ -12,7 +12,7 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
-from mega.context import JobContext, current_run
+from mega.context import NAMED, JobContext, current_run
 from mega.control import Snooze
 from mega.declare.registry import JobSpec
 from mega.errors import (
@@ -259,12 +259,7 @@ class Execution:
         """Return whether other workers may have got the job while it ran here."""
         has_lapsed = attempt.delivery.lapsed
         if has_lapsed:
-            message = attempt.message
-            logger.warning(
-                "%s %s: its lease lapsed while it ran; it may have run elsewhere too",
-                message.subject,
-                message.id,
-            )
+            self._log(attempt, "its lease lapsed while it ran; it may have run elsewhere too")
         return has_lapsed
 
     def _end_record(self, attempt: Attempt, result: Any) -> JobRecord:
@@ -273,7 +268,7 @@ class Execution:
         try:
             end["result"] = msgspec.Raw(self._encode(result))
         except PayloadError as error:
-            logger.error("%s %s: %s", attempt.message.subject, attempt.message.id, error)
+            self._log(attempt, error, level=logging.ERROR)
             end["error"] = one_line(error)
         return attempt.record("done", **end)
 
@@ -358,4 +353,8 @@ class Execution:
                     await self._around.broker.state.write(waiting, ttl=LIVE_TTL)
                 await attempt.delivery.give_back(attempt.copy(attempt.number))
             except (BrokerError, PayloadTooLarge) as error:
-                logger.warning("%s %s: %s", attempt.message.subject, attempt.message.id, error)
+                self._log(attempt, error)
+
+    def _log(self, attempt: Attempt, text: object, *, level: int = logging.WARNING) -> None:
+        message = attempt.message
+        logger.log(level, "%s %s: %s", message.subject, message.id, text, extra=NAMED)

@@ -14,7 +14,9 @@ from typing import Any
 import anyio
 from anyio.abc import TaskGroup
 
-from mega.errors import text_of
+from mega.context import NAMED
+from mega.control import Control
+from mega.errors import capped_traceback, one_line
 from mega.events import (
     CpuCrashed,
     Event,
@@ -28,6 +30,7 @@ from mega.events import (
     ScheduleSkipped,
 )
 from mega.runtime.subscriber import Subscriber
+from mega.runtime.traces import from_handler, place_of_error
 
 __all__ = ["Hub"]
 
@@ -77,7 +80,7 @@ class Hub:
         """Log the event if it matters, and queue it for its subscribers."""
         level = level_of(event)
         if level is not None:
-            logger.log(level, describe(event), extra=_extra(event))
+            _log(event, level)
         for subscriber in self._listeners(type(event)):
             subscriber.put(event)
 
@@ -124,16 +127,65 @@ def describe(event: Event) -> str:
     who = [facts.pop(name) for name in IDENTITY if name in facts]
     error = facts.pop("error", None)
     line = " ".join([event.kind, *map(str, who), *(f"{k}={_short(v)}" for k, v in facts.items())])
-    return f"{line}: {type(error).__name__}: {text_of(error)}" if error is not None else line
+    return f"{line}: {one_line(error)}" if error is not None else line
+
+
+def _log(event: Event, level: int) -> None:
+    line, error = describe(event), error_of_handler(event)
+    trace = None if error is None else from_handler(error)
+    if error is None or trace is None:
+        logger.log(level, line, extra=_extra(event))
+    elif not is_brief(event, error):
+        logger.log(level, line, extra=_extra(event), exc_info=(type(error), error, trace))
+    else:
+        shown = (type(error), error, trace) if logger.isEnabledFor(logging.DEBUG) else None
+        line = f"{line} ({place_of_error(error)})"
+        logger.log(level, line, extra=_extra(event), exc_info=shown)
+
+
+def error_of_handler(event: Event) -> BaseException | None:
+    """Return what a run raised, if that is what the event tells."""
+    match event:
+        case JobRetried(error=error):
+            return error
+        case JobFailed(error=error, phase="retries" | "rejected" | "too_large"):
+            return error
+        case ScheduleFailed(error=error, phase="run" | "retry"):
+            return error
+        case _:
+            return None
+
+
+def is_brief(event: Event, error: BaseException) -> bool:
+    """Whether a line is enough: the run is tried again, or the handler meant to end it so."""
+    is_retried = isinstance(event, JobRetried) or getattr(event, "phase", "") == "retry"
+    return is_retried or isinstance(error, Control)
+
+
+def _cap_traceback(record: logging.LogRecord) -> bool:
+    """Write out a traceback for all handlers: the text of an error may have megabytes."""
+    if record.exc_info and record.exc_info[1] is not None:
+        _, error, trace = record.exc_info
+        record.exc_text = capped_traceback(error, trace).rstrip()
+    return True
+
+
+logger.addFilter(_cap_traceback)
 
 
 def _extra(event: Event) -> dict[str, Any]:
-    """Return the fields of the log record. Its text names the run, so `run` need not."""
+    """Return the fields of the log record, whose text names the run."""
     facts = {name: value for name, value in vars(event).items() if name in RUN_FIELDS}
-    return {"event": event.kind, "run": "", **facts}
+    return {"event": event.kind, **NAMED, **facts}
 
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:.3g} s"
+        return f"{_rounded(value)} s"
     return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _rounded(seconds: float) -> str:
+    if abs(seconds) >= 100:
+        return f"{seconds:.0f}"
+    return f"{seconds:.3g}" if abs(seconds) >= 0.001 else "0"

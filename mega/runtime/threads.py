@@ -15,7 +15,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from mega.context import RunContext
+from mega.context import NAMED, RunContext
 from mega.errors import one_line
 
 __all__ = ["Threads"]
@@ -62,11 +62,9 @@ class Threads:
 
     def _leave(self, work: Work, context: RunContext) -> None:
         self._left.add(work)
-        logger.warning(
-            "%s: its thread can't be stopped and goes on without it; %s now",
-            context,
-            "1 such thread runs" if self.left == 1 else f"{self.left} such threads run",
-        )
+        text = "%s: its thread can't be stopped and goes on without it; %s now"
+        many = "1 such thread runs" if self.left == 1 else f"{self.left} such threads run"
+        logger.warning(text, context, many, extra=NAMED)
         if not work.is_going_on:  # it has ended meanwhile
             self._left.discard(work)
 
@@ -114,4 +112,4 @@ class Work:
 
     def _tell_end(self, context: RunContext, seconds: float) -> None:
         how = "returned" if self._error is None else f"raised {one_line(self._error)}"
-        logger.info("%s: its thread %s after %.1f s", context, how, seconds)
+        logger.info("%s: its thread %s after %.1f s", context, how, seconds, extra=NAMED)

@@ -24,6 +24,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from mega.context import NAMED
 from mega.errors import BrokerError
 from mega.ports import Broker, Guard
 from mega.wire.message import Message
@@ -58,7 +59,9 @@ async def free_key(broker: Broker, message: Message) -> None:
     try:
         await broker.guards.free(message.subject, message.unique, job_id=message.id)
     except BrokerError as error:
-        logger.warning("the unique key of %s %s stays: %s", message.subject, message.id, error)
+        logger.warning(
+            "the unique key of %s %s stays: %s", message.subject, message.id, error, extra=NAMED
+        )
 
 
 async def _verified(broker: Broker, holder: Guard, *, is_tracked: bool) -> Guard | None:

@@ -285,6 +285,16 @@ LINES = [
         "missed_since=2030-01-01T00:00:00+00:00 lateness=90 s",
     ),
     (
+        ScheduleMisfired(name="nightly", due_at=None, missed_since=TICK, lateness=11_099.6),
+        logging.WARNING,
+        "schedule.misfire nightly missed_since=2030-01-01T00:00:00+00:00 lateness=11100 s",
+    ),
+    (
+        JobRetried(job_id="7", subject="email.send", error=ValueError("a\nb"), delay=1e-7),
+        logging.WARNING,
+        "job.retry email.send 7 attempt=1 delay=0 s: ValueError: a b",
+    ),
+    (
         LockLost(name="nightly", due_at=None, by="host:2"),
         logging.ERROR,
         "lock.lost nightly by=host:2",

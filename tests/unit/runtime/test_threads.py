@@ -106,9 +106,11 @@ async def test_a_cancelled_call_is_left_behind_until_its_thread_ends(
     await stage.leave(lambda: None)
     assert (2, 2) == (stage.threads.left, stage.told)
     run = str(stage.context)
-    lines = [line for line in caplog.messages if line.startswith(run)]
+    records = [record for record in caplog.records if record.getMessage().startswith(run)]
     text = f"{run}: its thread can't be stopped and goes on without it"
-    assert [f"{text}; 1 such thread runs now", f"{text}; 2 such threads run now"] == lines
+    expected = [f"{text}; {n} now" for n in ("1 such thread runs", "2 such threads run")]
+    assert expected == [record.getMessage() for record in records]
+    assert [""] * 2 == [vars(record)["run"] for record in records]
 
     stage.gate.set()
     await until(lambda: stage.threads.left == 0, what="both threads have ended")
