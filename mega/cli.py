@@ -31,7 +31,7 @@ from mega.errors import (
 from mega.handles import EnqueueOptions, Job
 from mega.ops.log import log_to_console
 from mega.ops.terminal import CRASHED, plain_errors, say
-from mega.options import ROLES, Role, check_role, to_seconds
+from mega.options import ROLES, BrokerUrl, Role, check_role, to_seconds
 from mega.runtime.banner import screen
 from mega.runtime.scheduler import warn_of_host_zone
 from mega.version import __version__
@@ -66,6 +66,8 @@ class Served(Protocol):
     name: str
     registry: Registry
 
+    @property
+    def broker_url(self) -> BrokerUrl: ...
     @property
     def broker_line(self) -> str: ...
     def use_broker(self, url: str) -> None: ...
@@ -202,6 +204,11 @@ def _enqueue(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     options = parser.parse_args(arguments)
     _prepare(app, options, defaults)
     payload = _parse_payload(app, options.subject, options.payload)
+    if app.broker_url.kind == "memory":
+        raise BadOption(
+            "a broker in memory ends with this command, and nobody would get the job.",
+            hint="Name another one (--broker, MEGA_BROKER), or enqueue in the app's own process.",
+        )
 
     async def enqueue() -> None:
         async with app:

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +16,7 @@ import pytest
 from mega import App, Group
 from mega.__main__ import main
 from mega.errors import LockError, UnknownRole
+from tests.nats_server import NatsServer
 
 
 def render() -> None: ...
@@ -28,6 +30,13 @@ def _plain_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     monkeypatch.chdir(tmp_path)
     # It ends the process while a thread is alive, and pytest's process has threads of its own.
     monkeypatch.setattr("mega.cli._leave_stuck_threads", lambda error: None)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The URL of a real server."""
+    with NatsServer() as server:
+        yield f"nats://127.0.0.1:{server.port}"
 
 
 def shop() -> App:
@@ -373,16 +382,26 @@ class TestEnqueue:
         ],
         ids=" ".join,
     )
-    def test_it_tells_the_id(self, capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
-        shop().run(argv=["enqueue", *argv])
+    def test_it_tells_the_id(
+        self, capsys: pytest.CaptureFixture[str], url: str, argv: list[str]
+    ) -> None:
+        shop().run(argv=["enqueue", *argv, "--broker", url])
         words = capsys.readouterr().out.split()
         assert [argv[0], "is", "stored"] == [words[0], *words[2:]]
 
-    def test_the_payload_arrives(self) -> None:
+    def test_the_payload_arrives(self, url: str) -> None:
         app, told = shop(), []
         app.on("job.dispatch")(lambda event: told.append(event.subject))
-        app.run(argv=["enqueue", "email.send", '"ada"'])
+        app.run(argv=["enqueue", "email.send", '"ada"', "--broker", url])
         assert ["email.send"] == told
+
+    def test_a_broker_in_memory_would_lose_the_job(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code, text = refusal(capsys, shop(), "enqueue", "email.send", '"ada"')
+        assert 2 == code
+        assert "nobody would get the job" in text
+        assert "--broker" in text
 
 
 class TestTool:
@@ -407,6 +426,7 @@ class TestTool:
             ([], "the following arguments are required: command"),
             (["enqueue", "email.send"], "no broker is named"),
             (["enqueue", "email.send", "ada", "--broker", "memory:"], "Quote the JSON"),
+            (["enqueue", "email.send", "--broker", "memory:"], "nobody would get the job"),
         ],
         ids=" ".join,
     )
