@@ -32,7 +32,7 @@ from mega.handles import EnqueueOptions, Job
 from mega.ops.log import log_to_console
 from mega.ops.terminal import CRASHED, plain_errors, say
 from mega.options import ROLES, BrokerUrl, Role, check_role, to_seconds
-from mega.runtime.banner import screen
+from mega.runtime.banner import screen, warn_of_nothing
 from mega.runtime.scheduler import warn_of_host_zone
 from mega.version import __version__
 from mega.wire.payload import Codec
@@ -146,8 +146,8 @@ def _serve(app: Served, arguments: Sequence[str], defaults: Defaults) -> None:
     _prepare(app, options, defaults, logging.INFO)
     if options.check:
         say(_screen(app, role), sys.stdout)
-        if role in ("all", "scheduler"):
-            warn_of_host_zone(app.registry.schedules.values())
+        warn_of_nothing(app.registry, role)
+        warn_of_host_zone(app.registry.schedules_for(role))
         return
     given = options.drain_timeout
     timeout = defaults.drain_timeout if given is None else given

@@ -84,7 +84,13 @@ MISPLACED: dict[tuple[str, type[Handle]], str] = {
 class Group:
     """Declarations for an app of several files: `app.include(group)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *misplaced: Never, **unknown: Never) -> None:
+        if misplaced or unknown:
+            with located(sys._getframe(1)):
+                raise BadOption(
+                    "a group has no name and no options.",
+                    hint="Write Group(): jobs are known by their subjects, schedules by name=.",
+                )
         self.registry: Registry = Registry()
         self._handles: list[Handle] = []
 

@@ -240,6 +240,10 @@ class Registry:
         """Return the jobs that a process of this role runs."""
         return [job for job in self.jobs.values() if role == "all" or role in job.roles]
 
+    def schedules_for(self, role: Role) -> list[ScheduleSpec]:
+        """Return the schedules that a process of this role starts."""
+        return list(self.schedules.values()) if role in ("all", "scheduler") else []
+
     def _add(self, table: dict[str, T], name: str, spec: T, what: str, remedy: str) -> None:
         self._check_open()
         if name in table:

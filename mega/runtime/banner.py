@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from mega.declare.registry import CpuSpec, JobSpec, Registry, ScheduleSpec
 from mega.options import DEFAULT_LOCK, JobOptions, Role
 
-__all__ = ["screen"]
+__all__ = ["screen", "warn_of_nothing"]
+
+logger = logging.getLogger("mega")
 
 Row = tuple[str, ...]
 
@@ -18,12 +21,20 @@ YEAR = 365 * 24 * 3600.0
 
 def screen(registry: Registry, *, title: str, broker: str, role: Role, now: datetime) -> str:
     """Return the start screen as text: one line per declaration."""
-    rows: list[Row] = []
-    if role in ("all", "scheduler"):
-        rows += [_schedule(spec, now) for spec in registry.schedules.values()]
+    rows = [_schedule(spec, now) for spec in registry.schedules_for(role)]
     rows += [_job(spec) for spec in registry.jobs_for(role)]
     rows += [_cpu_task(spec, registry) for spec in registry.cpu_tasks.values()]
     return "\n".join([title, f"  broker    {broker}", *_aligned(rows)])
+
+
+def warn_of_nothing(registry: Registry, role: Role) -> None:
+    """Say that a process of this role has nothing to run; a module was not imported, mostly."""
+    if registry.jobs_for(role) or registry.schedules_for(role):
+        return
+    is_empty = not registry.jobs and not registry.schedules
+    what = "is declared" if is_empty else f"is there for the role {role}"
+    remedy = "import the modules that declare them, and app.include() their groups"
+    logger.warning("no job or schedule %s: %s", what, remedy)
 
 
 def _schedule(spec: ScheduleSpec, now: datetime) -> Row:

@@ -13,6 +13,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from mega.options import Role, check_count
+from mega.runtime.banner import warn_of_nothing
 from mega.runtime.consumer import Consumer
 from mega.runtime.hooks import Hooks
 from mega.runtime.long_runs import LongRuns
@@ -80,6 +81,7 @@ class Supervisor:
         self._draining.set()
 
     async def _serve(self, session: Session) -> None:
+        warn_of_nothing(session.registry, self._role)
         hooks = Hooks(session.registry, session.around)
         consumers = [
             Consumer(spec, session.around, self._turns)
@@ -125,7 +127,7 @@ class Supervisor:
         for consumer in consumers:
             work.start_soon(consumer.run, self._draining)
         if self._role in ("all", "scheduler"):
-            specs = session.registry.schedules.values()
+            specs = session.registry.schedules_for(self._role)
             scheduler = Scheduler(specs, session.schedules, session.around)
             work.start_soon(scheduler.run, self._draining)
 

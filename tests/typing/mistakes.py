@@ -258,6 +258,7 @@ app.run(role="workr")  # expect-error
 app.run(backend="twisted")  # expect-error
 app.run(drain_timeout="25s")  # expect-error
 app.include(send)  # expect-error
+Group("mail")  # expect-error
 App("typed", lifespan=State)  # expect-error
 App("typed", brokr="memory:")  # expect-error
 App("typed", locks="redis://a")  # expect-error

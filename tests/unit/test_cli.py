@@ -222,6 +222,15 @@ class TestServing:
         assert 1 == len(warnings)
         assert str(often.spec.timezone) in warnings[0]
 
+    @pytest.mark.parametrize("argv", [[], ["--check"]])
+    def test_an_app_that_declares_nothing_says_so(
+        self, caplog: pytest.LogCaptureFixture, argv: list[str]
+    ) -> None:
+        app = App("shop", broker="memory:")
+        app.on_startup(stop)
+        app.run(argv=argv)
+        assert 1 == caplog.text.count("no job or schedule is declared")
+
     def test_a_worker_runs_no_schedule(self) -> None:
         app, ran = App("shop", broker="memory:"), []
 

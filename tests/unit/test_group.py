@@ -1,4 +1,4 @@
-"""What a decorator refuses to be put over."""
+"""What a group refuses: arguments of its own, and a decorator over what another one left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mega.errors import BadHandler
+from mega.errors import BadHandler, BadOption
 from mega.group import Group
 
 
@@ -60,6 +60,15 @@ def test_a_decorator_over_what_another_one_left_is_refused(
     assert hint in refused.value.hint
     assert f" {handle.__name__}" in refused.value.where
     assert before == len(group._handles)
+
+
+@pytest.mark.parametrize("arguments", [("mail",), (1, 2)])
+def test_a_group_has_no_name(arguments: tuple[Any, ...]) -> None:
+    for call in (lambda: Group(*arguments), lambda: Group(name="mail")):  # type: ignore[arg-type]
+        with pytest.raises(BadOption, match="a group has no name") as refused:
+            call()
+        assert "Write Group()" in refused.value.hint
+        assert refused.value.where.startswith("test_group.py:")
 
 
 def test_a_schedule_over_a_job_is_taken_and_so_is_its_function_for_another_job() -> None:

@@ -11,7 +11,7 @@ from mega.context import JobContext
 from mega.declare.registry import Registry
 from mega.group import Group
 from mega.options import Lock, Role
-from mega.runtime.banner import screen
+from mega.runtime.banner import screen, warn_of_nothing
 
 NOW = datetime(2026, 1, 1, 10, 48, tzinfo=UTC)
 
@@ -140,3 +140,33 @@ def test_over_a_job_a_lock_only_names_a_store_and_is_not_shown() -> None:
     async def send_report() -> None: ...
 
     assert " lock " not in show(group.registry)
+
+
+@pytest.mark.parametrize(
+    ("role", "what"),
+    [
+        ("all", None),
+        ("worker", None),
+        ("scheduler", "no job or schedule is there for the role scheduler"),
+        ("web", "no job or schedule is there for the role web"),
+    ],
+)
+def test_a_role_that_runs_nothing_is_warned_of(
+    caplog: pytest.LogCaptureFixture, role: Role, what: str | None
+) -> None:
+    group = Group()
+
+    @group.job("email.send")
+    async def send_email() -> None: ...
+
+    warn_of_nothing(group.registry, role)
+    assert [what] * bool(what) == [line.partition(":")[0] for line in caplog.messages]
+
+
+def test_an_app_without_jobs_and_schedules_names_what_is_forgotten_mostly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warn_of_nothing(Group().registry, "all")
+    (line,) = caplog.messages
+    assert line.startswith("no job or schedule is declared: import the modules")
+    assert "app.include()" in line
