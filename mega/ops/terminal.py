@@ -50,14 +50,15 @@ def plain_errors(arguments: Sequence[str]) -> Iterator[None]:
 
 
 def show_errors_plainly(frame: FrameType) -> None:
-    """Let a mega error that ends the main file show as a few lines, without a traceback.
+    """Let a mega error that ends the program show as a few lines, without a traceback.
 
-    A mistake on a decorator line never reaches `run`; this is its way to the terminal.
+    A mistake on a decorator line never reaches `run`; this is its way to the terminal. A
+    program that only imports the app, whose line `frame` is, keeps a hook of its own.
     """
-    if frame.f_globals.get("__name__") != "__main__" or "--debug" in sys.argv:
-        return
     before = sys.excepthook
-    if getattr(before, "is_mega", False):
+    is_imported = frame.f_globals.get("__name__") != "__main__"
+    has_own = is_imported and before is not sys.__excepthook__
+    if has_own or getattr(before, "is_mega", False) or "--debug" in sys.argv or _is_interactive():
         return
 
     @functools.wraps(before)
@@ -73,6 +74,11 @@ def show_errors_plainly(frame: FrameType) -> None:
 
     hook.is_mega = True  # type: ignore[attr-defined]
     sys.excepthook = hook
+
+
+def _is_interactive() -> bool:
+    """Whether a shell goes on after an error: a hook that exits would end it."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
 def _place_in_user_code(error: BaseException) -> str:

@@ -201,6 +201,61 @@ def test_mistake_1_a_worker_tries_for_a_while_and_exits_with_3(tmp_path: Path, h
     assert 3 == program.code
 
 
+ORDER = """
+    import anyio
+    {hook}
+    from app import app, send_email
+    anyio.run(send_email.enqueue, "ada")
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "arguments", "is_plain"),
+    [
+        ("", [], True),
+        ("", ["--debug"], False),
+        ("import sys; sys.excepthook = lambda *error: print('theirs', file=sys.stderr)", [], False),
+    ],
+)
+def test_an_error_that_ends_a_program_which_imports_the_app(
+    tmp_path: Path, home: Path, hook: str, arguments: list[str], is_plain: bool
+) -> None:
+    write_app(
+        tmp_path,
+        """
+        from mega import App
+        app = App("shop")
+        @app.job("email.send")
+        async def send_email(to: str) -> None: ...
+        """,
+    )
+    order = write_app(tmp_path, ORDER.format(hook=hook), "order.py")
+    program = run_to_end(order, *arguments, home=home)
+    expected = """
+    mega: NotConnected: enqueue needs a connection, and the app 'shop' has none.
+      order.py:4 <module>
+      Call it inside `async with app:`, or from a handler under app.run(). Code without an event \
+loop calls enqueue_sync.
+    """
+    assert is_plain is (dedent(expected).lstrip() == program.errors)
+    assert 1 == program.code
+    assert bool(hook) is (program.errors == "theirs\n")
+
+
+def test_a_mistake_does_not_end_a_shell(tmp_path: Path, home: Path) -> None:
+    lines = 'from mega import App\napp = App("shop")\napp.job("a b")\nprint("it goes on")\n'
+    (tmp_path / "typed.txt").write_text(lines)
+    source = """
+        import subprocess, sys
+        shell = [sys.executable, "-i", "-q"]
+        with open("typed.txt") as typed:
+            sys.exit(subprocess.run(shell, stdin=typed).returncode)
+    """
+    program = run_to_end(write_app(tmp_path, source), home=home)
+    assert "BadSubject: 'a b' is not a subject." in program.errors
+    assert "it goes on" in program.output
+
+
 def test_mistake_5_a_plain_function_is_a_job_like_any_other(tmp_path: Path, home: Path) -> None:
     source = """
         import anyio, threading
