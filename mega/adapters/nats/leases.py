@@ -103,7 +103,11 @@ class Leases:
         self._renewing = asyncio.current_task()
         connecting = asyncio.create_task(self._connect())
         try:
+            was_still = False
             while not self._is_stopped:
+                if self.standstill.is_still and not was_still:
+                    self._beat_at_once()  # for acks whose leases nobody has renewed since
+                was_still = self.standstill.is_still
                 try:
                     await self.standstill.look(self._own)
                     await self._beat_when_due()
@@ -142,7 +146,7 @@ class Leases:
             return
         in_hand = [*self._held, self.standstill.heard]
         deliveries = [each for held in in_hand for each in snapshot(held)]
-        is_idle = self.presence is None and not deliveries
+        is_idle = self.presence is None and not deliveries and not self.standstill.is_still
         if is_idle or await self._renew_over_either(deliveries):
             self._due_at = begun + self._every
             self._repeats.forget()
@@ -164,8 +168,9 @@ class Leases:
         if self.presence is not None:
             await self.presence.renew(client)
         with suppress(NatsError):
-            for delivery in deliveries:
-                await client.nc.publish(delivery.reply, IN_PROGRESS)
+            # A job that is done keeps its lease while its ack waits for a loop that stands still.
+            for reply in [*(each.reply for each in deliveries), *self.standstill.unsent_acks()]:
+                await client.nc.publish(reply, IN_PROGRESS)
         return await client.round_trip(within)
 
     async def _on_main_loop(self, renewing: Coroutine[None, None, bool], within: float) -> bool:

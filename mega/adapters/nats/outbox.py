@@ -36,6 +36,14 @@ class Outbox(Generic[T]):
         self._generations.append(deque(maxlen=MOST))
         self.keep = self._generations[-1].append
 
+    def latest(self) -> list[T]:
+        """Return what was sent since the last answer; another thread may ask."""
+        while True:
+            try:
+                return list(self._generations[-1])
+            except RuntimeError:  # it has grown meanwhile
+                continue
+
     def unconfirmed(self) -> Iterator[T]:
         """Yield what may not have arrived, oldest first."""
         for generation in self._generations:

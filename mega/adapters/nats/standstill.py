@@ -73,9 +73,21 @@ class Standstill:
             delivery.take_lease_of(heard)
         return heard is not None
 
+    @property
+    def is_still(self) -> bool:
+        """Whether the loop doesn't turn at the moment."""
+        return lease_clock() - self._turned_at > STILL_AFTER
+
+    def unsent_acks(self) -> list[str]:
+        """Return to what the last acks go, where they may lie in this process, as nobody sends."""
+        if not self.is_still:
+            return []
+        sent = self._link.outbox.latest()
+        return [subject for subject, body, headers in sent if not body and headers is None]
+
     async def look(self, client: Client | None) -> None:
         """Listen by that connection as long as the loop doesn't turn."""
-        is_still = lease_clock() - self._turned_at > STILL_AFTER
+        is_still = self.is_still
         if is_still and not self._interests and client is not None and client.up.is_set():
             await self._listen(client)
         elif self._interests and not is_still and self._turns_since >= READ_WITHIN:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import anyio
+import nats
 import pytest
 
 from mega.adapters.nats.broker import NatsBroker
@@ -54,6 +56,44 @@ async def test_a_blocked_loop_does_not_lose_its_job(broker: NatsBroker, client: 
     await broker.consume(QUEUE, run, draining=draining)
 
     assert [1, 0] == starts
+
+
+async def test_a_job_that_is_done_keeps_its_lease_until_its_ack_is_sent(
+    broker: NatsBroker, server: NatsServer
+) -> None:
+    """The next job blocks the loop before anything is written to the socket."""
+    queue = Queue("email.send", JobOptions(concurrency=2))
+    await broker.provide(queue)
+    for job_id in ("done", "blocking"):
+        await broker.publish(Message(id=job_id, subject=queue.subject, body=b"1"))
+    may_block, draining = asyncio.Event(), anyio.Event()
+    statuses: list[str | None] = []
+    await until_renewing(broker)
+
+    async def run(delivery: Delivery) -> None:
+        if (delivery.headers or {})["Mega-Id"] == "blocking":
+            await may_block.wait()
+            time.sleep(2.5 * ACK_WAIT)  # noqa: ASYNC251  # blocking the loop is what is tested
+            with ThreadPoolExecutor(1) as aside:
+                statuses.append(aside.submit(asyncio.run, what_others_get(server)).result())
+            draining.set()
+        may_block.set()  # and so before the ack's turn comes to be written
+        await delivery.ack()
+
+    await broker.consume(queue, run, draining=draining)
+
+    assert ["404"] == statuses
+
+
+async def what_others_get(server: NatsServer) -> str | None:
+    """Return with which status the server refuses another worker's pull, or None for a job."""
+    nc = await nats.connect(server.url().servers[0])
+    try:
+        pull = f"$JS.API.CONSUMER.MSG.NEXT.{CONSUMER}"
+        reply = await nc.request(pull, b'{"batch":1,"no_wait":true}')
+        return (reply.headers or {}).get("Status")
+    finally:
+        await nc.close()
 
 
 async def until_renewing(broker: NatsBroker) -> None:
