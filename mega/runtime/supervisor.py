@@ -63,6 +63,7 @@ class Supervisor:
         self._draining = anyio.Event()
         self._starting = anyio.CancelScope()
         self._is_ready = False
+        self._session: Session | None = None
 
     async def run(self) -> None:
         """Serve. Raises: BrokerError, CpuStartError, and what start-up handlers raise."""
@@ -71,6 +72,7 @@ class Supervisor:
                 await group.start(self._watch_signals)
             with self._starting:
                 async with self._open_app() as session:
+                    self._session = session
                     if self._watches_loop:
                         group.start_soon(_watchdog(session).run)
                     await self._serve(session)
@@ -131,6 +133,13 @@ class Supervisor:
             scheduler = Scheduler(specs, session.schedules, session.around)
             work.start_soon(scheduler.run, self._draining)
 
+    def _in_hand(self) -> str:
+        """Return what the drain waits for, or nothing: who sees no end presses Ctrl-C again."""
+        runs = 0 if self._session is None else len(self._session.around.in_hand)
+        if not runs:
+            return ""
+        return f": {runs} run{'s' * (runs > 1)} may finish within {self._drain_timeout:g} s"
+
     async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(*SIGNALS) as signals:
             task_status.started()
@@ -138,7 +147,7 @@ class Supervisor:
                 if self._draining.is_set():
                     # The kernel and the watchdogs end the pools and the embedded server.
                     os._exit(128 + number)
-                logger.info("stopping: what runs may finish; a second signal exits at once")
+                logger.info("stopping%s; a second signal exits at once", self._in_hand())
                 self._draining.set()
                 if not self._is_ready:
                     self._starting.cancel()

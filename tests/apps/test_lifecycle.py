@@ -66,7 +66,7 @@ def test_ctrl_c_in_a_terminal_reaches_all_and_still_drains(tmp_path: Path, home:
             assert 0 == producer.wait()
         program.wait_for("begun one attempt 1")
         program.interrupt_group()
-        program.wait_for("stopping")
+        program.wait_for("stopping: 1 run may finish within 25 s; a second signal exits at once")
         (tmp_path / "gate").touch()
         assert 0 == program.wait()
         assert "ended one" in program.output
@@ -82,11 +82,21 @@ def test_what_outlives_the_drain_is_given_back_without_an_attempt(
             assert 0 == producer.wait()
         program.wait_for("begun one attempt 1")
         program.signal(signal.SIGTERM)
+        program.wait_for(r"stopping: 1 run may finish within 0\.2 s")
         assert 0 == program.wait()
     (tmp_path / "gate").touch()
     with Program(file, home=home) as program:
         program.wait_for("begun one attempt 1")
         program.wait_for("ended one")
+
+
+def test_nothing_is_said_of_runs_where_there_are_none(tmp_path: Path, home: Path) -> None:
+    file = write_app(tmp_path, GATED)
+    with Program(file, home=home) as program:
+        program.wait_for("ready in")
+        program.signal(signal.SIGTERM)
+        assert 0 == program.wait()
+    assert "stopping; a second signal exits at once" in program.errors
 
 
 def test_a_second_signal_exits_at_once_and_leaves_nothing(tmp_path: Path, home: Path) -> None:
