@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import RawStreamMsg
 from nats.js.errors import NotFoundError
 
@@ -37,6 +38,18 @@ class Onlooker:
     ) -> None:
         """Store a message; the stream of the subject must be there."""
         await self.client.jetstream().publish(subject, body, headers=headers)
+
+    async def beats(self, subject: str) -> list[bytes]:
+        """Return a list that grows with each renewal of a lease from now on."""
+        beats: list[bytes] = []
+
+        async def hear(message: Msg) -> None:
+            if message.data == b"+WPI":
+                beats.append(message.data)
+
+        await self.client.subscribe(f"$JS.ACK.{stream_of(subject)}.>", cb=hear)
+        await self.client.flush()
+        return beats
 
     async def jobs(self, subject: str) -> list[RawStreamMsg]:
         """Return the jobs of a subject that have not ended, delayed copies included."""
