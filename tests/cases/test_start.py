@@ -26,6 +26,8 @@ WORKER = """
     @app.job("greet")
     async def greet() -> None:
         print("greeted", flush=True)
+    @app.schedule("0 3 * * *", timezone="UTC")
+    async def nightly() -> None: ...
     if __name__ == "__main__":
         app.run()
 """
