@@ -30,7 +30,7 @@ class Burial:
     """
 
     def __init__(self, spec: JobSpec, around: Surroundings) -> None:
-        self.draining = anyio.Event()
+        self.draining: anyio.Event = anyio.Event()
         self._options = spec.options
         self._around = around
 
