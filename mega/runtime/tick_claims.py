@@ -57,7 +57,8 @@ class TickClaims:
         `tick` None, a manual run, asks for the lease alone, and once. Raises then:
         LockBackendError.
         """
-        lease = kept_seconds(spec.lock.ttl) if spec.lock else None
+        # Over a job the lock names the store that notes the ticks; runs are the job's own.
+        lease = kept_seconds(spec.lock.ttl) if spec.lock and spec.subject is None else None
         asked = Claim(spec.lock_key, self._owner(), 0, tick, lease)
         if spec.options.scope == "replica" or (tick is None and lease is None):
             return asked
