@@ -91,6 +91,17 @@ async def schedulers(
             yield started
 
 
+@asynccontextmanager
+async def decided(
+    broker: ShakyBroker, group: Group, *, lease: float | None = None
+) -> AsyncIterator[None]:
+    """Enter the broker, where "x" has decided the tick at the clock's start."""
+    async with broker:
+        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
+        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=lease)
+        yield
+
+
 def ticks(*minutes: int) -> list[str]:
     return [after(MINUTE * minute).isoformat() for minute in minutes]
 
@@ -154,15 +165,8 @@ async def test_a_job_whose_answer_is_lost_is_stored_once() -> None:
 async def test_an_old_tick_is_claimed_before_its_job_is_stored() -> None:
     clock = VirtualClock()
     broker = ShakyBroker(clock)
-    group = Group()
-
-    @group.schedule("0 * * * *", timezone="UTC", name="reports")
-    @group.job("report.send")
-    async def send_report() -> None: ...
-
-    async with broker:
-        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
-        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=None)
+    group = hourly()
+    async with decided(broker, group):
         clock.step(3600 + 1800)
         async with processes(group, clock, "one", "two", broker=broker) as both:
             await clock.advance(0)
@@ -175,12 +179,7 @@ async def test_an_old_tick_whose_job_is_there_is_not_enqueued_again() -> None:
     """Its scheduler died before it could note the tick, and the duplicate window is over."""
     clock = VirtualClock()
     broker = ShakyBroker(clock, "claim")
-    group = Group()
-
-    @group.schedule("0 * * * *", timezone="UTC", name="reports")
-    @group.job("report.send")
-    async def send_report() -> None: ...
-
+    group = hourly()
     async with broker:
         await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
         async with processes(group, clock, "one", broker=broker):
@@ -203,9 +202,7 @@ async def test_a_scheduler_that_is_killed_between_the_steps_loses_and_doubles_no
     clock = VirtualClock()
     broker = ShakyBroker(clock)
     group = hourly(**options)
-    async with broker:
-        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
-        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=None)
+    async with decided(broker, group):
         clock.step(3600 + late)
         broker.freezes = freezes
         async with processes(group, clock, "one", "two", broker=broker):
@@ -241,9 +238,7 @@ async def test_a_try_that_failed_is_no_proof_that_the_job_is_stored(late: float)
     clock = VirtualClock()
     broker = ShakyBroker(clock)
     group = hourly()
-    async with broker:
-        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
-        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=None)
+    async with decided(broker, group):
         clock.step(3600 + late)
         broker.is_down = True
         async with processes(group, clock, "one", broker=broker) as (one,):
@@ -289,9 +284,7 @@ async def test_caught_up_ticks_outlast_the_lease_of_who_died() -> None:
     clock = VirtualClock()
     broker = ShakyBroker(clock)
     group = every(600, catch_up="all")
-    async with broker:
-        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
-        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=30)
+    async with decided(broker, group, lease=30):
         clock.step(5 * 600)
         async with processes(group, clock, "one", broker=broker):
             await clock.advance(300)
@@ -313,9 +306,7 @@ async def test_a_tick_that_others_hold_until_the_end_says_so() -> None:
     clock = VirtualClock()
     broker = ShakyBroker(clock)
     group = hourly()
-    async with broker:
-        await broker.provide(Queue("report.send", group.registry.jobs["report.send"].options))
-        await broker.claims.claim("mega:schedule:reports", tick=after(0), owner="x", lease=9999)
+    async with decided(broker, group, lease=9999):
         clock.step(3600 + 600)
         async with processes(group, clock, "one", broker=broker) as (one,):
             await clock.advance(3600)
