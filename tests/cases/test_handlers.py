@@ -210,7 +210,8 @@ HANGING = """
         print("told", flush=True)
         await anyio.sleep_forever()
     @app.job("{subject}")
-    async def work() -> None: ...
+    async def work() -> None:
+        print("ran", flush=True)
     @app.on_startup
     async def begin() -> None:
         for _ in range(3):
@@ -226,6 +227,7 @@ def test_a_listener_that_hangs_at_the_end(
     file = write_app(tmp_path, HANGING.format(subject=subject))
     with Program(file, home=home, MEGA_BROKER=broker) as worker:
         worker.wait_for("told")
+        worker.wait_for(r"(?s)(ran.*){3}")
         worker.signal(signal.SIGTERM)
         assert 0 == worker.wait(within=20)
     assert re.search(r"2 events did not reach the subscriber app\.py:\d+ hang", worker.errors)
@@ -246,6 +248,7 @@ BLOCKING = """
     import anyio
     from mega import App, JobContext
     app = App("blocking")
+    begun = []
 
     def fetch_all() -> None:
         time.sleep(10)  # the guilty line
@@ -253,11 +256,14 @@ BLOCKING = """
     @app.job("{subject}.bad", retries=0)
     async def bad(ctx: JobContext) -> None:
         print("bad attempt", ctx.attempt, flush=True)
+        while len(begun) < 4:
+            await anyio.sleep(0.01)
         fetch_all()
 
     @app.job("{subject}.good", concurrency=4)
     async def good(ctx: JobContext) -> None:
         print("good attempt", ctx.attempt, flush=True)
+        begun.append(ctx.id)
         await anyio.sleep(0.2)  # so that it is in hand when the loop is blocked
         print("good done", ctx.attempt, flush=True)
 
