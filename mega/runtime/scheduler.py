@@ -22,7 +22,7 @@ from mega.runtime.draining import cancel_when_set
 from mega.runtime.schedule_run import ScheduleRunner
 from mega.runtime.skew import SkewWatch
 from mega.runtime.surroundings import Surroundings
-from mega.runtime.ticks import Decision, decide, jitter_of
+from mega.runtime.ticks import MOST_CAUGHT_UP, Decision, decide, jitter_of
 
 __all__ = ["Scheduler", "warn_of_host_zone"]
 
@@ -230,8 +230,13 @@ class Scheduler:
             entry.runs += 1
             self._runs.start_soon(self._run, entry, ticks)
         elif entry.spec.subject is not None:
-            # To store its job is no run that another one could overlap.
-            entry.queued = (*entry.queued, *ticks)
+            # To store its job is no run that another one could overlap. But while the broker is
+            # away no more may gather than would be caught up.
+            most = MOST_CAUGHT_UP if entry.spec.options.catch_up == "all" else 1
+            waiting = (*entry.queued, *ticks)
+            entry.queued = waiting[-most:]
+            for tick in waiting[:-most]:
+                self._skip(entry, tick)
         elif overlap == "queue" and not entry.queued:
             entry.queued = ticks
         else:

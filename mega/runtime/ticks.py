@@ -12,7 +12,7 @@ from zlib import crc32
 from mega.cron.timetable import Timetable
 from mega.options import CatchUp
 
-__all__ = ["CORRECTION", "Decision", "decide", "jitter_of"]
+__all__ = ["CORRECTION", "MOST_CAUGHT_UP", "Decision", "decide", "jitter_of"]
 
 #: A larger step back is a correction of the clock, not a second pass of an hour (cron(8)).
 CORRECTION = timedelta(hours=3)

@@ -302,6 +302,19 @@ async def test_a_tick_that_comes_while_a_job_is_being_stored_is_stored_after_it(
         assert ticks(1, 2, 3) == broker.stored
 
 
+async def test_ticks_do_not_gather_while_a_broker_hangs() -> None:
+    """With catch_up="one" the latest of them is stored when it is back, and the others are told."""
+    clock = VirtualClock()
+    broker = ShakyBroker(clock)
+    async with schedulers(broker, clock, "one") as (one,):
+        broker.hangs_for = 10 * MINUTE - 30.0
+        await clock.advance(MINUTE)
+        broker.hangs_for = 0.0
+        await clock.advance(10 * MINUTE)
+        assert ticks(1, 10, 11) == broker.stored
+        assert ["running"] * 8 == [skip.reason for skip in one.those(ScheduleSkipped)]
+
+
 async def test_a_tick_that_others_hold_until_the_end_says_so() -> None:
     clock = VirtualClock()
     broker = ShakyBroker(clock)
