@@ -116,7 +116,7 @@ def _inspect(
             _refuse_default(parameter, fn, kind)
             payload = hint
         shape += letter
-    return Handler(fn, shape, payload, hints.get("return", Any), is_coroutine_function(fn))  # type: ignore[arg-type]
+    return Handler(fn, shape, payload, hints.get("return", Any), is_coroutine_function(fn))  # type: ignore[arg-type]  # a shape is built of its letters
 
 
 def _refuse_default(parameter: inspect.Parameter, fn: Any, kind: str) -> None:

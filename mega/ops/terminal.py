@@ -72,7 +72,7 @@ def show_errors_plainly(frame: FrameType) -> None:
         # The interpreter takes the exit code from a SystemExit that leaves the hook.
         raise SystemExit(exit_code(known))
 
-    hook.is_mega = True  # type: ignore[attr-defined]
+    hook.is_mega = True  # type: ignore[attr-defined]  # a mark
     sys.excepthook = hook
 
 

@@ -81,8 +81,8 @@ def plan_one(options: EnqueueOptions, *, now: datetime) -> Plan:
         )
     return Plan(
         **_common(options, now),
-        id=None if job_id is None else check_id(job_id),  # type: ignore[arg-type]
-        unique=None if unique is None else check_unique(unique),  # type: ignore[arg-type]
+        id=None if job_id is None else check_id(job_id),  # type: ignore[arg-type]  # it checks the type
+        unique=None if unique is None else check_unique(unique),  # type: ignore[arg-type]  # too
         unique_for=_guarded_for(unique_for),
     )
 

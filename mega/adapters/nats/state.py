@@ -283,7 +283,7 @@ def unsent(nc: NatsClient) -> int:
     """Return how many bytes this process keeps that it was to send."""
     if not nc.is_connected:
         return nc.pending_data_size
-    writer: asyncio.StreamWriter = nc._transport._io_writer  # type: ignore[union-attr]
+    writer: asyncio.StreamWriter = nc._transport._io_writer  # type: ignore[union-attr]  # connected: there is one
     return writer.transport.get_write_buffer_size()
 
 

@@ -107,7 +107,7 @@ def find_task(task: str) -> Callable[..., Any]:
         found = _attribute(found, part)
     if getattr(found, "__mega_task__", False):
         found = found.fn
-    return found  # type: ignore[no-any-return]
+    return found  # type: ignore[no-any-return]  # what a name stands for
 
 
 def _module(name: str) -> Any:
@@ -149,12 +149,12 @@ def _ending_the_import(loops: Sequence[str]) -> Iterator[None]:
     modules = [importlib.import_module(name) for name in loops]
     originals = [module.run for module in modules]
     for module in modules:
-        module.run = _end_or_call(module.run)  # type: ignore[attr-defined]
+        module.run = _end_or_call(module.run)  # type: ignore[attr-defined]  # loops have it
     try:
         yield
     finally:
         for module, original in zip(modules, originals, strict=True):
-            module.run = original  # type: ignore[attr-defined]
+            module.run = original  # type: ignore[attr-defined]  # loops have it
 
 
 def _end_or_call(run: Callable[..., Any]) -> Callable[..., Any]:

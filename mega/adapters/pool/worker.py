@@ -201,7 +201,7 @@ def _trace_file() -> IO[bytes]:
 
 
 def _launch(descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # not in typeshed
     return subprocess.Popen(
         [sys.executable, *flags, str(BOOT), *map(str, descriptors)],
         stdin=subprocess.DEVNULL,
