@@ -9,6 +9,7 @@ from typing import Any
 
 from mega.adapters.pool.failures import Failure, RemoteTraceback, rebuild
 from mega.adapters.pool.frames import Frame, Kind, Part, encode
+from mega.adapters.pool.loading import load
 from mega.adapters.pool.worker import Worker
 from mega.errors import (
     CpuArgumentError,
@@ -24,8 +25,10 @@ from mega.errors import (
 __all__ = [
     "broken",
     "crashed",
+    "death_of",
     "died_at_start",
     "encode_call",
+    "no_posix",
     "no_process",
     "not_ready",
     "result_of",
@@ -57,7 +60,7 @@ def result_of(task: str, frame: Frame) -> Any:
         failure = Failure(*frame.load())
         raise _error(task, frame.kind, failure) from RemoteTraceback(failure.traceback)
     try:
-        return frame.load()
+        return load(frame)
     except Exception as error:
         text = f"the result of {_quoted(task)} can't be rebuilt here: {error!r}."
         raise CpuResultError(text, hint=PLAIN_DATA) from error
@@ -85,7 +88,7 @@ def timed_out(task: str, timeout: float | None, worker: Worker) -> CpuTimeout:
 
 def crashed(task: str, worker: Worker) -> CpuCrashed:
     error = CpuCrashed(
-        f"{_quoted(task)} lost its process {worker.pid}: {_death(worker)}.",
+        f"{_quoted(task)} lost its process {worker.pid}: {death_of(worker)}.",
         hint="It may have had effects." if worker.has_started_call else "It had not begun.",
     )
     error.returncode = worker.returncode
@@ -98,9 +101,10 @@ def stopped(pool: str, reason: str) -> CpuStopped:
     return CpuStopped(f'the pool "{pool}" {reason}.')
 
 
-def broken(pool: str, recent: int, retry_after: float) -> CpuPoolBroken:
+def broken(pool: str, recent: int, last: str, retry_after: float) -> CpuPoolBroken:
     error = CpuPoolBroken(
-        f'the pool "{pool}" refuses calls: {recent} of its processes crashed (max_restarts).',
+        f'the pool "{pool}" refuses calls: {recent} of its processes crashed (max_restarts), '
+        f"the last one because {last}.",
         hint=f"{_again(retry_after)} Find out what kills its tasks.",
     )
     error.retry_after = retry_after
@@ -111,6 +115,14 @@ def no_process(pool: str, error: OSError) -> CpuStartError:
     return CpuStartError(
         f'the pool "{pool}" can\'t start a process: {error}.',
         hint="Look at the limits on processes, open files and memory.",
+    )
+
+
+def no_posix(pool: str) -> CpuStartError:
+    return CpuStartError(
+        f'the pool "{pool}" can\'t start a process: it needs process groups, which this system '
+        "doesn't have.",
+        hint="Run the app on Linux or macOS; on Windows, inside WSL.",
     )
 
 
@@ -136,11 +148,23 @@ def slow_start(pool: str, limit: float, worker: Worker) -> CpuStartError:
 
 def died_at_start(pool: str, worker: Worker) -> CpuStartError:
     error = CpuStartError(
-        f'a worker process of the pool "{pool}" died while starting: {_death(worker)}.',
+        f'a worker process of the pool "{pool}" died while starting: {death_of(worker)}.',
         hint="What it printed before is on stderr.",
     )
     error.__cause__ = RemoteTraceback(worker.stack)
     return error
+
+
+def death_of(worker: Worker) -> str:
+    """Say how the process ended, to go behind a colon."""
+    if worker.ended_for is not None:
+        return worker.ended_for
+    code = worker.returncode or 0
+    if code >= 0:
+        return f"it exited with status {code}"
+    if code == -signal.SIGKILL:
+        return "it was killed by SIGKILL, perhaps by the kernel for want of memory"
+    return f"it was killed by {_signal_name(-code)}"
 
 
 def _again(retry_after: float) -> str:
@@ -155,17 +179,6 @@ def _said(failure: Failure) -> str:
 
 def _quoted(task: str) -> str:
     return f'"{task.removeprefix("__main__:")}"'
-
-
-def _death(worker: Worker) -> str:
-    if worker.ended_for is not None:
-        return worker.ended_for
-    code = worker.returncode or 0
-    if code >= 0:
-        return f"it exited with status {code}"
-    if code == -signal.SIGKILL:
-        return "it was killed by SIGKILL, perhaps by the kernel for want of memory"
-    return f"it was killed by {_signal_name(-code)}"
 
 
 def _signal_name(number: int) -> str:

@@ -86,16 +86,16 @@ class TaskServer:
         self._logs = LogForwarder(lambda plain: channel.send(encode(Kind.LOG, plain)))
         self._result_limit = 0
 
-    def prepare(self) -> bool:
-        """Load the app and find every task. Return whether that worked."""
+    def prepare(self) -> None:
+        """Load the app and find every task. Raises: EOFError, when that was in vain."""
         settings = Settings(*self._channel.receive().load())
         try:
             self._load(settings)
         except BaseException as error:
             self._send_failure(Kind.NOT_READY, failure_of(error))
-            return False
-        self._channel.send(encode(Kind.READY))
-        return True
+            self._channel.receive()  # the parent is to hear of the reason before the death
+        else:
+            self._channel.send(encode(Kind.READY))
 
     def serve(self) -> None:
         """Answer calls. Raises: EOFError when the parent has closed the connection."""
@@ -173,8 +173,8 @@ def main(connection: int, lifeline: int, trace: int) -> None:
     os.register_at_fork(after_in_child=channel.close)
     server = TaskServer(channel)
     with suppress(EOFError, ConnectionError):
-        if server.prepare():
-            server.serve()
+        server.prepare()
+        server.serve()
 
 
 def _find_all(tasks: tuple[str, ...]) -> None:

@@ -47,7 +47,7 @@ def _die_with_parent(lifeline: int) -> None:
     The kernel does it, also while C code holds the GIL. Not PR_SET_PDEATHSIG: that follows
     the parent's thread, not its process, and doesn't reach what a task has started.
     """
-    if sys.platform == "linux":
+    if sys.platform == "linux" and hasattr(fcntl, "F_SETSIG"):
         with suppress(OSError):
             fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
             fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)

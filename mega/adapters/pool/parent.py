@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -16,6 +17,7 @@ from mega.adapters.pool import answers
 from mega.adapters.pool.budget import CrashBudget
 from mega.adapters.pool.cpus import default_size
 from mega.adapters.pool.frames import Frame, Kind, Part, Settings, encode
+from mega.adapters.pool.loading import aside_if_large
 from mega.adapters.pool.logs import log_levels
 from mega.adapters.pool.mainfile import loops_in_use, running_main
 from mega.adapters.pool.slots import Slots
@@ -60,6 +62,7 @@ class WorkerPool:
         self._state: Literal["not open", "open", "stopping", "stopped"] = "not open"
         self._slots = Slots(self.size, max_queue=options.max_queue)
         self._budget = CrashBudget(options.max_restarts, options.restart_window)
+        self._last_crash = ""
         self._workers: set[Worker] = set()
         self._idle: list[Worker] = []
 
@@ -137,7 +140,8 @@ class WorkerPool:
 
     async def _told(self, call: Call) -> Any:
         try:
-            result = answers.result_of(call.task, await self._answer(call))
+            frame = await self._answer(call)
+            result = await aside_if_large(answers.result_of, call.task, frame)
         except BaseException as error:
             self._tell("cpu.fail", task=call.task, pid=call.pid, error=error)
             raise
@@ -201,6 +205,8 @@ class WorkerPool:
 
     async def _boot(self) -> Worker:
         self._refuse_unless_open()
+        if not hasattr(os, "killpg"):
+            raise answers.no_posix(self.name)
         try:
             worker = Worker()
         except OSError as error:
@@ -225,10 +231,13 @@ class WorkerPool:
                 raise self._stopped() from None
             raise answers.died_at_start(self.name, worker) from None
         if frame is None:
+            worker.start_error = f"its start took longer than {limit} s"
             await worker.end_with_stack("its start took too long")
             raise answers.slow_start(self.name, limit, worker)
         if frame.kind == Kind.NOT_READY:
-            raise answers.not_ready(self.name, frame)
+            error = answers.not_ready(self.name, frame)
+            worker.start_error = error.args[0]
+            raise error
 
     def _start(self, work: Callable[..., Coroutine[Any, Any, Any]], *args: Any) -> None:
         # Not in the context of the call that happens to start it: a worker outlives its job.
@@ -252,10 +261,11 @@ class WorkerPool:
         self._workers.discard(worker)
         if worker in self._idle:
             self._idle.remove(worker)
-        if worker.ended_for in (None, DISCONNECTED):
+        if worker.start_error or worker.ended_for in (None, DISCONNECTED):
             self._count_crash(worker)
 
     def _count_crash(self, worker: Worker) -> None:
+        self._last_crash = worker.start_error or answers.death_of(worker)
         has_opened = self._budget.spend(time.monotonic())
         facts = {"task": worker.task, "pid": worker.pid, "returncode": worker.returncode}
         self._tell("cpu.crash", **facts, recent=self._budget.recent)
@@ -288,7 +298,7 @@ class WorkerPool:
         return answers.stopped(self.name, f"is {self._state}")
 
     def _broken(self) -> Exception:
-        return answers.broken(self.name, self._budget.recent, self.retry_after)
+        return answers.broken(self.name, self._budget.recent, self._last_crash, self.retry_after)
 
     def _tell_stopped(self) -> None:
         if self._state != "stopped":

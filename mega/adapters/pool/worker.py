@@ -27,6 +27,8 @@ STACK_BYTES = 20_000
 STACK_SECONDS = 0.2
 LEAVE_SECONDS = 2.0
 LOST_SECONDS = 1.0
+# The processes share the CPUs already; BLAS would start a thread per CPU in each of them.
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1"}
 DISCONNECTED = "it had closed its connection to the pool"
 
 
@@ -38,7 +40,8 @@ class Worker:
     """A process of its own session, so that no Ctrl-C reaches it and its whole group can be killed.
 
     Not `anyio.open_process`: that starts a thread per process on asyncio (3.11), and on trio
-    starts the process in a thread. `ended_for` says why the pool ended it, or None.
+    starts the process in a thread. `ended_for` says why the pool ended it, or None;
+    `start_error`, why it never became ready.
     """
 
     def __init__(self) -> None:
@@ -47,6 +50,7 @@ class Worker:
         self.dead = anyio.Event()
         self.is_busy = False
         self.has_started_call = False
+        self.start_error = ""
         self.task = ""
         self.calls = 0
         self.stack = ""
@@ -205,6 +209,7 @@ def _launch(descriptors: tuple[int, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, *flags, str(BOOT), *map(str, descriptors)],
         stdin=subprocess.DEVNULL,
+        env=SINGLE_THREADED | os.environ,
         pass_fds=descriptors,
         start_new_session=True,
     )

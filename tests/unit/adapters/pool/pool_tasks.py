@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -128,6 +130,29 @@ def spin_with_grandchild(path: str, grandchild_path: str) -> NoReturn:
     spin(path)
 
 
+def has_signal_of_a_pipe() -> bool:
+    """Say whether this process can let the kernel signal it when its parent is gone."""
+    import fcntl
+
+    return hasattr(fcntl, "F_SETSIG")
+
+
+class StopsTheParent:
+    """Raises StopIteration when it is rebuilt in another process than this."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return stop_in, (os.getppid(),)
+
+
+def stop_in(pid: int) -> None:
+    if os.getpid() == pid:
+        raise StopIteration("no")
+
+
+def return_what_stops_the_parent() -> StopsTheParent:
+    return StopsTheParent()
+
+
 def return_lock() -> Any:
     return threading.Lock()
 
@@ -235,6 +260,10 @@ def oom_score() -> str:
     return Path("/proc/self/oom_score_adj").read_text().strip()
 
 
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
 def niceness() -> int:
     return os.nice(0)
 
@@ -254,3 +283,32 @@ def refuse() -> NoReturn:
 def start_thread_without_end() -> int:
     threading.Thread(target=threading.Event().wait).start()
     return os.getpid()
+
+
+class RaisesWhenTaken:
+    def __reduce__(self) -> NoReturn:
+        raise RuntimeError("not to be taken apart")
+
+
+def return_what_cannot_travel(what: str) -> Any:
+    values: dict[str, Callable[[], Any]] = {
+        "a lambda": lambda: lambda: None,
+        "an open file": lambda: open(os.devnull),
+        "raises when taken": RaisesWhenTaken,
+        "raises when rebuilt": StopsTheParent,
+    }
+    return values[what]()
+
+
+def raise_of_a_library(what: str) -> NoReturn:
+    errors: dict[str, Exception] = {
+        "json": json.JSONDecodeError("m", "doc", 3),
+        "unicode": UnicodeDecodeError("utf-8", b"x", 0, 1, "r"),
+        "os": FileNotFoundError(2, "f", "path"),
+    }
+    raise errors[what]
+
+
+def log_and_say(number: int) -> int:
+    log.warning("number %s", number)
+    return number

@@ -100,6 +100,16 @@ async def test_an_argument_that_cannot_travel_raises_at_the_call(new_pool: NewPo
             await call(pool, "same", lambda: None)
 
 
+async def test_also_while_the_pool_is_busy(new_pool: NewPool, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    async with new_pool(size=1) as pool, anyio.create_task_group() as tasks:
+        tasks.start_soon(call, pool, "wait_for", str(tmp_path / "pid"), str(go))
+        await pid_in(tmp_path / "pid")
+        with pytest.raises(CpuArgumentError):
+            await call(pool, "same", lambda: None)
+        go.touch()
+
+
 async def test_an_argument_that_only_pickles_is_refused_by_the_worker(new_pool: NewPool) -> None:
     async with new_pool() as pool:
         with pytest.raises(CpuArgumentError, match="rebuilt in the worker process: ValueError: no"):

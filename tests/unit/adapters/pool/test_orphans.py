@@ -4,31 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.adapters.pool.processes import is_alive, pid_in_sync
+from tests.unit.adapters.pool.processes import is_alive, pid_in_sync, start_app
 from tests.waiting import until_sync
-
-HERE = Path(__file__).parent
-APP = """
-import signal, sys
-import anyio
-from mega.adapters.pool.parent import WorkerPool
-from mega.options import PoolOptions
-
-async def main():
-    pool = WorkerPool("apps", PoolOptions(size=2), [], emit=lambda kind, facts: None)
-    async with pool:
-        result = await pool.call(sys.argv[2], tuple(sys.argv[3:]), {}, timeout=None)
-        print(result)
-
-signal.signal(signal.SIGINT, lambda *_: None)
-anyio.run(main, backend=sys.argv[1])
-"""
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -36,30 +17,18 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def start(tmp_path: Path, backend: str, task: str, *args: Path) -> subprocess.Popen[str]:
-    (tmp_path / "app.py").write_text(APP)
-    return subprocess.Popen(
-        [sys.executable, "app.py", backend, f"pool_tasks:{task}", *map(str, args)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def test_a_killed_parent_takes_busy_worker_and_grandchild_along(
     tmp_path: Path, backend: str
 ) -> None:
     paths = tmp_path / "pid", tmp_path / "grandchild"
-    with start(tmp_path, backend, "spin_with_grandchild", *paths) as parent:
+    with start_app(tmp_path, backend, "spin_with_grandchild", *paths) as parent:
         pids = [pid_in_sync(path, within=20) for path in paths]
         parent.kill()
         until_sync(lambda: not any(map(is_alive, pids)), what="worker and grandchild are gone")
 
 
 def test_also_while_c_code_holds_the_gil(tmp_path: Path, backend: str) -> None:
-    with start(tmp_path, backend, "spin_in_c", tmp_path / "pid") as parent:
+    with start_app(tmp_path, backend, "spin_in_c", tmp_path / "pid") as parent:
         pid = pid_in_sync(tmp_path / "pid", within=20)
         parent.kill()
         until_sync(lambda: not is_alive(pid), what="the worker is gone")
@@ -67,7 +36,7 @@ def test_also_while_c_code_holds_the_gil(tmp_path: Path, backend: str) -> None:
 
 def test_ctrl_c_does_not_reach_the_worker(tmp_path: Path, backend: str) -> None:
     paths = tmp_path / "pid", tmp_path / "go"
-    with start(tmp_path, backend, "wait_for", *paths) as parent:
+    with start_app(tmp_path, backend, "wait_for", *paths) as parent:
         pid_in_sync(paths[0], within=20)
         os.killpg(parent.pid, signal.SIGINT)
         paths[1].touch()

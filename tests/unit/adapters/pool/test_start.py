@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from mega.adapters.pool.parent import WorkerPool
-from mega.errors import CpuStartError
+from mega.errors import CpuPoolBroken, CpuStartError
 from mega.options import PoolOptions
 from tests.unit.adapters.pool.processes import call, children, is_alive, open_descriptors, pid_in
 
 NewPool = Callable[..., WorkerPool]
+Events = list[tuple[str, dict[str, Any]]]
 
 
 async def test_the_first_worker_stays(new_pool: NewPool) -> None:
@@ -85,6 +88,35 @@ async def test_no_descriptors_to_start_with(new_pool: NewPool) -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         await pool.start()
         assert 1 == await call(pool, "add", 1)
+
+
+async def test_starts_that_fail_break_the_pool(new_pool: NewPool, events: Events) -> None:
+    async with new_pool("absent", max_restarts=1) as pool:
+        for _ in range(2):
+            with pytest.raises(CpuStartError):
+                await call(pool, "add", 1)
+        with pytest.raises(CpuPoolBroken, match=r'because .* no task "pool_tasks:absent"'):
+            await call(pool, "add", 1)
+    assert [1, 2] == [facts["recent"] for kind, facts in events if kind == "cpu.crash"]
+
+
+async def test_a_cancelled_start_is_no_crash(
+    new_pool: NewPool, events: Events, hanging: Path
+) -> None:
+    async with new_pool("hanging:task") as pool, anyio.create_task_group() as tasks:
+        tasks.start_soon(pool.start)
+        await pid_in(hanging)
+        tasks.cancel_scope.cancel()
+    assert ["cpu.stopped"] == [kind for kind, _ in events]
+
+
+async def test_a_system_without_process_groups(
+    new_pool: NewPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "killpg")
+    async with new_pool("add") as pool:
+        with pytest.raises(CpuStartError, match="on Windows, inside WSL"):
+            await pool.start()
 
 
 async def test_cancelled_start_leaves_no_process(new_pool: NewPool, hanging: Path) -> None:
