@@ -112,6 +112,10 @@ def wait_for(path: str, go: str) -> str:
     return "went"
 
 
+def sleep(seconds: float) -> None:
+    time.sleep(seconds)
+
+
 def spin(path: str) -> NoReturn:
     mark(path)
     while True:
@@ -293,7 +297,7 @@ class RaisesWhenTaken:
 def return_what_cannot_travel(what: str) -> Any:
     values: dict[str, Callable[[], Any]] = {
         "a lambda": lambda: lambda: None,
-        "an open file": lambda: open(os.devnull),
+        "an open file": Path(os.devnull).open,
         "raises when taken": RaisesWhenTaken,
         "raises when rebuilt": StopsTheParent,
     }
