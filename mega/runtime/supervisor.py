@@ -15,6 +15,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from mega.options import Role, check_count
 from mega.runtime.banner import warn_of_nothing
 from mega.runtime.consumer import Consumer
+from mega.runtime.forks import handled_here_alone
 from mega.runtime.hooks import Hooks
 from mega.runtime.long_runs import LongRuns
 from mega.runtime.scheduler import Scheduler
@@ -141,7 +142,7 @@ class Supervisor:
         return f": {runs} run{'s' * (runs > 1)} may finish within {self._drain_timeout:g} s"
 
     async def _watch_signals(self, *, task_status: TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(*SIGNALS) as signals:
+        with handled_here_alone(SIGNALS), anyio.open_signal_receiver(*SIGNALS) as signals:
             task_status.started()
             async for number in signals:
                 if self._draining.is_set():

@@ -113,12 +113,20 @@ def test_a_handler_that_forks(tmp_path: Path, home: Path, backend: str) -> None:
     """fork-04: what a handler forks is no worker, and its end by SIGTERM is not ours."""
     source = f"""
     import multiprocessing, warnings
+    import anyio
     warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 says that this may deadlock
     @app.job("work")
     async def work(number: int) -> None:
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            print("forked", pool.map(abs, range(-3, 1)), number, flush=True)
-        # Leaving has sent SIGTERM to its processes.
+        fork = multiprocessing.get_context("fork")
+        with fork.Pool(2) as pool:
+            print("forked", pool.map(abs, range(-3, 1)), flush=True)
+        process = fork.Process(target=wait_for.fn, args=[f"pid{{number}}"])
+        process.start()
+        while not Path(f"pid{{number}}").exists():
+            await anyio.sleep(0.01)
+        process.terminate()
+        await anyio.to_thread.run_sync(process.join)
+        print("end of", number, process.exitcode, flush=True)
         if number == 1:
             await work.enqueue(2, delay=1)
     @app.on_startup
@@ -127,7 +135,9 @@ def test_a_handler_that_forks(tmp_path: Path, home: Path, backend: str) -> None:
     app.run(backend="{backend}")
     """
     with Program(write(tmp_path, HEAD, source), home=home) as program:
-        program.wait_for(r"forked \[3, 2, 1, 0\] 2", within=WITHIN)
+        program.wait_for("end of 1 -15", within=WITHIN)
+        program.wait_for("end of 2 -15", within=WITHIN)
+        assert 2 == program.count(r"forked \[3, 2, 1, 0\]")
         assert "stopping" not in program.errors
         program.signal(signal.SIGTERM)
         assert 0 == program.wait()

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os, signal
+from mega.runtime.forks import handled_here_alone
+
+def handlers_of_a_fork():
+    pid = os.fork()
+    if pid == 0:
+        is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        os._exit(0 if is_default and signal.set_wakeup_fd(-1) == -1 else 1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+read, write = os.pipe()
+os.set_blocking(write, False)
+with handled_here_alone([signal.SIGTERM]):
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.set_wakeup_fd(write)
+    inside = handlers_of_a_fork()
+print(inside, handlers_of_a_fork())
+"""
+
+
+def test_a_fork_has_what_was_before_while_the_block_lasts() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
+    assert ("0 1\n", "") == (done.stdout, done.stderr)
