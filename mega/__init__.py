@@ -1,8 +1,10 @@
 """mega: scheduled jobs, queued jobs and CPU tasks, declared with decorators in one file."""
 
+from mega import cpu
 from mega.app import App
 from mega.context import JobContext, ScheduleContext, current_job
 from mega.control import Reject, Retry, Snooze
+from mega.cpu_handle import CpuHandle
 from mega.errors import (
     BrokerError,
     BrokerUnavailable,
@@ -17,7 +19,7 @@ from mega.errors import (
 )
 from mega.events import Event
 from mega.group import Group
-from mega.handles import CpuHandle, Job, JobHandle, ScheduleHandle
+from mega.handles import Job, JobHandle, ScheduleHandle
 from mega.options import Backoff, DeadLetter, Lock
 from mega.version import __version__
 from mega.wire.record import JobRecord
@@ -52,5 +54,6 @@ __all__ = [
     "ScheduleRecord",
     "Snooze",
     "__version__",
+    "cpu",
     "current_job",
 ]

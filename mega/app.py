@@ -18,7 +18,6 @@ from mega.declare.broker_url import EMBEDDED, parse_broker_url
 from mega.declare.lifespan import to_lifespan
 from mega.declare.lock_url import LockStores, parse_locks
 from mega.declare.naming import AppFile, alias_main, located
-from mega.declare.registry import CpuSpec
 from mega.enqueue import Enqueuer
 from mega.errors import NotConnected, sole_error
 from mega.group import Group
@@ -28,6 +27,7 @@ from mega.options import DEFAULT_LOCK, BrokerUrl, Role, check_role
 from mega.ports import Broker, ClaimStore, Clock
 from mega.runtime.background import Background
 from mega.runtime.clock import SystemClock
+from mega.runtime.cpu import CpuPools
 from mega.runtime.producer import Target
 from mega.runtime.session import Session, open_session
 from mega.runtime.supervisor import Supervisor
@@ -289,8 +289,8 @@ class App(Group, Enqueuer, Generic[S]):
     def _now(self) -> datetime:
         return (self._session.around.clock if self._session else SystemClock()).now()
 
-    async def _call_task(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return await self._live("a CPU call").pools.call(spec, args, kwargs)
+    def _cpu_pools(self) -> CpuPools:
+        return self._live("a CPU call").pools
 
     def _end_import_in_child(self) -> None:
         child = sys.modules.get("mega.adapters.pool.child")

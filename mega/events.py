@@ -128,9 +128,10 @@ class JobDeadLettered(JobEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadLeft(Event):
-    """A plain handler did not end in time, and its thread goes on without it.
+    """A plain handler or CPU task did not end in time, and its thread goes on without it.
 
-    It ran a job, or the schedule of that name. `left` are all such threads of this process.
+    It ran a job, or the schedule of that name, or a CPU task of a pool of threads. `left` are
+    all such threads of the handlers of this process, or of that pool.
     """
 
     kind: ClassVar[str] = "thread.left"
@@ -138,6 +139,8 @@ class ThreadLeft(Event):
     subject: str | None = None
     attempt: int | None = None
     schedule: str | None = None
+    pool: str | None = None
+    task: str | None = None
     left: int
 
 

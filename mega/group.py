@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Never, ParamSpec, TypeVar, cast, overload
 
+from mega.cpu_handle import CpuHandle
 from mega.declare.naming import check_subject, located, place_of
 from mega.declare.registry import (
     DEFAULT_POOL,
@@ -27,13 +28,7 @@ from mega.declare.signature import (
 from mega.decorators import JobDecorator, ScheduleDecorator
 from mega.errors import BadHandler, BadOption
 from mega.events import Event, event_class
-from mega.handles import (
-    CpuHandle,
-    Handle,
-    JobHandle,
-    Owner,
-    ScheduleHandle,
-)
+from mega.handles import Handle, JobHandle, Owner, ScheduleHandle
 from mega.options import (
     Backoff,
     CatchUp,

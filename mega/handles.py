@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import (
+    TYPE_CHECKING,
     Any,
-    ClassVar,
     Generic,
     Never,
     ParamSpec,
@@ -26,17 +25,24 @@ import anyio
 import msgspec
 from typing_extensions import TypeVar, Unpack
 
-from mega.declare.registry import CpuSpec, JobSpec, ScheduleSpec
+from mega.declare.registry import JobSpec, ScheduleSpec
 from mega.errors import JobFailedError, NotConnected, ResultExpired
-from mega.options import Backoff, Seconds, check_count, to_seconds, to_timeout
+from mega.options import (
+    Backoff,
+    Seconds,
+    check_count,
+    to_seconds,
+)
 from mega.ports import StateStore
 from mega.wire.payload import Codec
 from mega.wire.record import JobRecord
 from mega.wire.schedule_record import ScheduleRecord
 
+if TYPE_CHECKING:
+    from mega.cpu_handle import Pools
+
 __all__ = [
     "BulkOptions",
-    "CpuHandle",
     "EnqueueOptions",
     "Job",
     "JobHandle",
@@ -105,9 +111,7 @@ class Owner(Protocol):
     def _enqueue_sync(self, job: Any, payload: Any, options: EnqueueOptions) -> Job[Any]: ...
     def _schedules(self, what: str) -> Schedules: ...
     def _now(self) -> datetime: ...
-    async def _call_task(
-        self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any: ...
+    def _cpu_pools(self) -> Pools: ...
 
 
 class Handle:
@@ -241,39 +245,6 @@ class ScheduleHandle(Handle, Generic[P, Ret]):
 
     def __repr__(self) -> str:
         return f"<schedule {self.name}>"
-
-
-class CpuHandle(Handle, Generic[P, R]):
-    """A declared CPU task."""
-
-    #: A worker process finds the handle under the task's name, and runs its `fn`.
-    __mega_task__: ClassVar[bool] = True
-
-    def __init__(self, fn: Callable[P, R], spec: CpuSpec, owner: Owner | None) -> None:
-        super().__init__(fn, owner)
-        self.spec: CpuSpec = spec
-        self.name: str = spec.name
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the function here and now, in this process."""
-        result: R = self.fn(*args, **kwargs)
-        return result
-
-    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run the task in a worker process of its pool and return what it returned.
-
-        Cancelling the call kills the process. Raises: what the task raised, CpuError,
-        NotConnected.
-        """
-        result: R = await self._require_owner()._call_task(self.spec, args, kwargs)
-        return result
-
-    def options(self, *, timeout: Seconds | None) -> CpuHandle[P, R]:
-        """Return this task with another `timeout` (seconds; None: no limit) for its calls."""
-        return CpuHandle(self.fn, replace(self.spec, timeout=to_timeout(timeout)), self._owner)
-
-    def __repr__(self) -> str:
-        return f"<cpu task {self.name}>"
 
 
 class Job(Generic[R]):

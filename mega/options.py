@@ -29,6 +29,7 @@ __all__ = [
     "LockErrorPolicy",
     "LockUrl",
     "Overlap",
+    "PoolMode",
     "PoolOptions",
     "RetryOn",
     "Role",
@@ -53,6 +54,7 @@ Role = Literal["all", "worker", "scheduler", "web"]
 CatchUp: TypeAlias = Literal["one", "skip", "all"]
 Overlap: TypeAlias = Literal["skip", "allow", "queue"]
 Scope: TypeAlias = Literal["cluster", "replica"]
+PoolMode: TypeAlias = Literal["process", "thread"]
 LockErrorPolicy: TypeAlias = Literal["skip", "run"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -332,9 +334,13 @@ class PoolOptions:
 
     `size` None means one process less than there are CPUs, at least one. After more than
     `max_restarts` crashes within `restart_window` the pool refuses calls for that long.
+    `mode="thread"` runs the tasks in threads of this process. They can't be killed, so a call
+    that times out leaves its thread behind; while there are more than `max_restarts` of these
+    the pool refuses calls.
     """
 
     size: int | None = None
+    mode: PoolMode = "process"
     max_restarts: int = 5
     restart_window: float | None = 60.0
     max_queue: int | None = None
@@ -346,6 +352,7 @@ class PoolOptions:
 
     def __post_init__(self) -> None:
         check_count(self.max_restarts, option="max_restarts")
+        check_choice(self.mode, PoolMode, option="mode")
         for name in ("size", "recycle_after", "recycle_rss", "memory_limit"):
             value = getattr(self, name)
             if value is not None:
@@ -357,6 +364,17 @@ class PoolOptions:
         to_seconds(self.start_timeout, option="start_timeout", minimum=SHORTEST)
         if not isinstance(self.nice, int) or self.nice not in range(-20, 20):
             raise BadOption(f"nice={self.nice!r} is not a whole number from -20 to 19.")
+        self._refuse_what_threads_lack()
+
+    def _refuse_what_threads_lack(self) -> None:
+        if self.mode == "process":
+            return
+        for name in ("recycle_after", "recycle_rss", "memory_limit", "nice"):
+            if getattr(self, name):
+                raise BadOption(
+                    f'a pool with mode="thread" has no {name}=: that is for processes.',
+                    hint=f'Leave out {name}=, or use mode="process".',
+                )
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> PoolOptions:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 import anyio
 
+from mega.cpu import Report
 from mega.errors import BrokerError, PayloadTooLarge
 from mega.options import JobOptions
 from mega.stores import (
@@ -284,8 +285,11 @@ class Broker(Protocol):
 class ProcessPool(Protocol):
     """CPU work in processes of its own. Entering starts nothing yet; leaving stops all.
 
-    Leaving waits for the calls in hand, except when it is left by an error.
+    Leaving waits for the calls in hand, except when it is left by an error. `size` is how many
+    calls it runs at once.
     """
+
+    size: int
 
     async def __aenter__(self) -> ProcessPool: ...
     async def __aexit__(self, *exc_info: Any) -> bool | None: ...
@@ -302,11 +306,14 @@ class ProcessPool(Protocol):
         *,
         timeout: float | None,
         context: Mapping[str, str | int] | None = None,
+        on_progress: Report | None = None,
     ) -> Any:
-        """Run the task `module:qualname` in a worker process and return what it returned.
+        """Run the task `module:qualname` in a worker and return what it returned.
 
-        Cancelling the call, or `timeout` seconds after it was handed over, kills the
-        process. Raises what the task raised, or a CpuError.
+        Cancelling the call, or `timeout` seconds after it was handed over, ends it at once; a
+        worker process is killed, a thread is left behind. `context` goes into its log records.
+        `on_progress` is told in the event loop of what the task reports; it must not raise or
+        wait. Raises what the task raised, or a CpuError.
         """
         ...
 

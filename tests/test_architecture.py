@@ -25,7 +25,7 @@ assert SPEC is not None
 HOME = Path(str(SPEC.origin)).parent
 SOURCES = sorted(HOME.rglob("*.py"))
 
-LEAVES = "errors options events context control version"
+LEAVES = "errors options events context control version cpu"
 
 #: Who may import whom inside mega, from the bottom to the top. Every module may also import
 #: its own package. An adapter is one part of its own: it imports no other adapter.
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "events": LEAVES,
     "context": LEAVES,
     "control": LEAVES,
+    "cpu": LEAVES,
     "wire": LEAVES,
     "cron": LEAVES,
     "declare": f"{LEAVES} wire cron",
@@ -47,13 +48,14 @@ MAY_IMPORT = {
     "ops": f"{LEAVES} wire ports",
     "testing": f"{LEAVES} wire ports handles runtime adapters",
     "decorators": f"{LEAVES} handles",
-    "group": f"{LEAVES} wire cron declare handles decorators",
+    "cpu_handle": f"{LEAVES} declare handles",
+    "group": f"{LEAVES} wire cron declare handles decorators cpu_handle",
     "enqueue": f"{LEAVES} wire declare ports handles runtime",
     "dead_letters": f"{LEAVES} wire ports",
     "cli": f"{LEAVES} wire declare ports handles runtime ops",
     "app": f"{LEAVES} wire cron declare ports handles runtime adapters ops testing "
     "group enqueue dead_letters cli",
-    "__init__": f"{LEAVES} wire handles group app",
+    "__init__": f"{LEAVES} wire handles cpu_handle group app",
     "__main__": f"{LEAVES} wire cli app",
 }
 
@@ -79,6 +81,8 @@ PUBLIC = (
     "app",
     "context",
     "control",
+    "cpu",
+    "cpu_handle",
     "cron",
     "dead_letters",
     "errors",

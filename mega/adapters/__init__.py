@@ -87,7 +87,11 @@ def make_pool(
     tasks: Sequence[str],
     emit: Callable[[str, dict[str, Any]], None],
 ) -> ProcessPool:
-    """Return a process pool, not yet entered."""
+    """Return a pool of processes or threads, not yet entered."""
+    if options.mode == "thread":
+        from mega.adapters.pool.threads import ThreadPool
+
+        return ThreadPool(name, options, tasks, emit=emit)
     from mega.adapters.pool.parent import WorkerPool
 
     return WorkerPool(name, options, tasks, emit=emit)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from mega.declare.registry import CpuSpec, JobSpec, Registry, ScheduleSpec
-from mega.options import DEFAULT_LOCK, JobOptions, Role
+from mega.options import DEFAULT_LOCK, JobOptions, PoolOptions, Role
 
 __all__ = ["screen", "warn_of_nothing"]
 
@@ -77,9 +77,15 @@ def _retries(options: JobOptions) -> str:
 
 
 def _cpu_task(spec: CpuSpec, registry: Registry) -> Row:
-    size = registry.pools[spec.pool].size
-    count = "" if size is None else "1 process" if size == 1 else f"{size} processes"
-    return ("cpu", spec.name, f"pool {spec.pool}", count)
+    options = registry.pools[spec.pool]
+    return ("cpu", spec.name, f"pool {spec.pool}", _workers(options))
+
+
+def _workers(options: PoolOptions) -> str:
+    one, many = ("thread", "threads") if options.mode == "thread" else ("process", "processes")
+    if options.size is None:
+        return many if options.mode == "thread" else ""
+    return f"1 {one}" if options.size == 1 else f"{options.size} {many}"
 
 
 def _aligned(rows: list[Row]) -> list[str]:

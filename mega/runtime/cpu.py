@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
 import anyio
 
 from mega.context import current_run
+from mega.cpu import Report
 from mega.declare.registry import CpuSpec, Registry
-from mega.events import CpuCrashed, CpuDispatched, CpuDone, CpuEvent, CpuFailed, CpuStopped
+from mega.errors import CpuStopped
+from mega.events import event_class
 from mega.options import PoolOptions
 from mega.ports import ProcessPool
+from mega.runtime.cpu_calls import OnProgress, listened
+from mega.runtime.cpu_map import CpuMap, Items
 from mega.runtime.hub import Hub
 
 __all__ = ["CpuPools", "PoolFactory"]
@@ -21,17 +25,14 @@ PoolFactory: TypeAlias = Callable[
     [str, PoolOptions, Sequence[str], Callable[[str, dict[str, Any]], None]], ProcessPool
 ]
 
-EVENTS: dict[str, type[CpuEvent]] = {
-    event.kind: event for event in (CpuDispatched, CpuDone, CpuFailed, CpuCrashed, CpuStopped)
-}
-
 
 class CpuPools:
-    """One process pool for each declared pool that has tasks. Entering starts no process."""
+    """One pool for each declared pool that has tasks. Entering starts no process."""
 
     def __init__(self, registry: Registry, hub: Hub, factory: PoolFactory) -> None:
         self._hub = hub
         self._stack = AsyncExitStack()
+        self._has_stopped = False
         self._pools = {
             name: factory(name, options, _refs(registry.tasks_of(name)), self._emit)
             for name, options in registry.pools.items()
@@ -39,6 +40,8 @@ class CpuPools:
         }
 
     async def __aenter__(self) -> CpuPools:
+        self._beside = anyio.create_task_group()
+        await self._beside.__aenter__()
         await self._stack.__aenter__()
         for pool in self._pools.values():
             await self._stack.enter_async_context(pool)
@@ -46,7 +49,12 @@ class CpuPools:
 
     async def __aexit__(self, *exc_info: Any) -> None:
         # The value is dropped: trio's task groups say True, which would swallow the error.
-        await self._stack.__aexit__(*exc_info)
+        try:
+            await self._stack.__aexit__(*exc_info)
+        finally:
+            self._has_stopped = True
+            self._beside.cancel_scope.cancel()
+            await self._beside.__aexit__(None, None, None)
 
     async def start(self) -> None:
         """Boot one worker of each pool, so that a task that can't be loaded is told at once.
@@ -62,15 +70,46 @@ class CpuPools:
             for pool in self._pools.values():
                 await pool.stop(0)
 
-    async def call(self, spec: CpuSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(
+        self,
+        spec: CpuSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        on_progress: OnProgress | None,
+    ) -> Any:
         """Run one task and return what it returned. Raises: what it raised, CpuError."""
         run = current_run.get()
         facts = run.facts() if run else {}
-        pool = self._pools[spec.pool]
-        return await pool.call(spec.ref, args, kwargs, timeout=spec.timeout, context=facts)
+
+        async def call(report: Report | None) -> Any:
+            return await self._pools[spec.pool].call(
+                spec.ref, args, kwargs, timeout=spec.timeout, context=facts, on_progress=report
+            )
+
+        return await (call(None) if on_progress is None else listened(call, on_progress))
+
+    def map(
+        self, spec: CpuSpec, items: Items, *, limit: int | None, on_progress: OnProgress | None
+    ) -> CpuMap:
+        """Return an iterator over the results of a task that is called with each of the items."""
+
+        async def call(item: Any) -> Any:
+            return await self.call(spec, (item,), {}, on_progress=on_progress)
+
+        size = self._pools[spec.pool].size
+        return CpuMap(call, items, limit=limit or size, start=self._start_beside)
+
+    def _start_beside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        if self._has_stopped:
+            raise CpuStopped(
+                "the pools have stopped, and this map had not begun.",
+                hint="Iterate over it before the app is left.",
+            )
+        self._beside.start_soon(work)
 
     def _emit(self, kind: str, facts: dict[str, Any]) -> None:
-        event = EVENTS[kind]
+        event = event_class(kind)
         if self._hub.wants(event):
             known = event.__dataclass_fields__
             self._hub.emit(event(**{k: v for k, v in facts.items() if k in known}))

@@ -12,12 +12,12 @@ import sys
 from types import ModuleType
 
 PACKAGE = "mega.adapters.pool"
+HOME = os.path.abspath(__file__).removesuffix(os.path.join(*PACKAGE.split("."), "boot.py"))
 ROOMS = ("frames", "failures", "mainfile", "logs", "guards", "child")  # imported ones first
 
 
-def load(room: str) -> ModuleType:
-    name = f"{PACKAGE}.{room}"
-    path = os.path.join(os.path.dirname(__file__), f"{room}.py")
+def load(name: str) -> ModuleType:
+    path = os.path.join(HOME, *name.split(".")) + ".py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -28,5 +28,6 @@ def load(room: str) -> ModuleType:
 
 
 if __name__ == "__main__":
-    rooms = [load(room) for room in ROOMS]
+    load("mega.cpu")
+    rooms = [load(f"{PACKAGE}.{room}") for room in ROOMS]
     rooms[-1].main(*map(int, sys.argv[1:]))

@@ -27,6 +27,7 @@ from mega.adapters.pool.mainfile import (
     find_task,
     load_main,
 )
+from mega.cpu import current_report
 
 __all__ = ["StopImport", "end_import_in_child", "main"]
 
@@ -99,12 +100,16 @@ class TaskServer:
 
     def serve(self) -> None:
         """Answer calls. Raises: EOFError when the parent has closed the connection."""
+        current_report.set(self._report)
         while True:
             call = self._next_call()
             if call is not None:
                 self._run(call)
                 del call
                 _flush()
+
+    def _report(self, fraction: float, note: str) -> None:
+        self._channel.send(encode(Kind.PROGRESS, (fraction, note)))
 
     def _load(self, settings: Settings) -> None:
         sys.path[:], sys.argv[:] = settings.path, settings.argv

@@ -41,6 +41,7 @@ class Kind:
     # call may be handed to another.
     STARTED = b"B"
     LOG = b"L"
+    PROGRESS = b"P"
     RESULT = b"R"
     RAISED = b"E"
     BAD_CALL = b"A"

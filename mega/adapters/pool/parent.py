@@ -22,6 +22,7 @@ from mega.adapters.pool.logs import log_levels
 from mega.adapters.pool.mainfile import loops_in_use, running_main
 from mega.adapters.pool.slots import Slots
 from mega.adapters.pool.worker import DISCONNECTED, LEAVE_SECONDS, Worker, WorkerLost
+from mega.cpu import Report
 from mega.options import PoolOptions
 
 __all__ = ["WorkerPool"]
@@ -36,6 +37,7 @@ class Call:
     task: str
     parts: list[Part]
     timeout: float | None
+    on_progress: Report | None = None
     pid: int | None = None
     began: float = 0.0
 
@@ -107,18 +109,20 @@ class WorkerPool:
         *,
         timeout: float | None,
         context: Mapping[str, str | int] | None = None,
+        on_progress: Report | None = None,
     ) -> Any:
         """Run the task `module:qualname` in a worker process and return what it returned.
 
         `timeout` counts from the hand-over, not from the wait for a process. It, and
-        cancellation, kill the process. `context` goes into the task's log records.
+        cancellation, kill the process. `context` goes into the task's log records;
+        `on_progress` is told of what it reports, and must not raise or wait.
         Raises: what the task raised, or a CpuError.
         """
         self._refuse_unless_open()
         parts = answers.encode_call(task, args, kwargs, context)
         await self._slots.take()
         try:
-            return await self._told(Call(task, parts, timeout))
+            return await self._told(Call(task, parts, timeout, on_progress))
         finally:
             self._slots.give()
 
@@ -180,7 +184,7 @@ class WorkerPool:
                 self._put_back(worker)
 
     def _note_dispatch(self, call: Call, worker: Worker) -> None:
-        worker.task = call.task
+        worker.task, worker.on_progress = call.task, call.on_progress
         worker.calls += 1
         is_first = call.pid is None
         call.pid, call.began = worker.pid, time.monotonic()

@@ -15,10 +15,12 @@ from typing import IO
 
 import anyio
 from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from mega.adapters.pool.connection import Connection
 from mega.adapters.pool.frames import Frame, Kind, Part
 from mega.adapters.pool.logs import log_again
+from mega.cpu import Report
 
 __all__ = ["DISCONNECTED", "LEAVE_SECONDS", "Worker", "WorkerLost"]
 
@@ -52,6 +54,7 @@ class Worker:
         self.has_started_call = False
         self.start_error = ""
         self.task = ""
+        self.on_progress: Report | None = None
         self.calls = 0
         self.stack = ""
         with ExitStack() as undo:
@@ -188,6 +191,11 @@ class Worker:
                 self.has_started_call = True
             elif frame.kind == Kind.LOG:
                 log_again(frame.load())
+                await checkpoint()  # a task that logs without end would keep the loop here
+            elif frame.kind == Kind.PROGRESS:
+                if self.on_progress is not None:
+                    self.on_progress(*frame.load())
+                await checkpoint()
             else:
                 return frame
 
