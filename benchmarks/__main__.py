@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
 
-from benchmarks.contenders import CONTENDERS, OURS
+from benchmarks.contenders import CALLERS, CONTENDERS, EXECUTOR, OURS
 from benchmarks.goals import Rows
 from benchmarks.measure import MEASUREMENTS, Settings
 from benchmarks.processes import Elsewhere
@@ -20,9 +20,10 @@ from benchmarks.report import report
 
 __all__ = ["main"]
 
-USUAL = "drain,enqueue,latency,kill"
-#: What is no comparison, and whose promise it is.
-ONLY_OF = {"memory": OURS, "schedules": ("mega",)}
+USUAL = "drain,enqueue,latency,kill,cpu"
+ALL = (*CONTENDERS, EXECUTOR)
+#: Who takes part in what; in all else those that have jobs do.
+SIDES = {"memory": OURS, "cpu": CALLERS, "schedules": ("mega",)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def plan(options: argparse.Namespace) -> Iterator[tuple[str, int, str]]:
     """Yield the trials: the repetitions are interleaved, every other one backwards."""
     for what in options.what:
-        names = [one for one in options.contenders if one in ONLY_OF.get(what, CONTENDERS)]
+        names = [one for one in options.contenders if one in SIDES.get(what, CONTENDERS)]
         for repetition in range(1 if what == "memory" else options.reps):
             for contender in names[:: -1 if repetition % 2 else 1]:
                 yield what, repetition, contender
@@ -74,10 +75,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     usual = Settings()
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--what", type=some_of(MEASUREMENTS), default=USUAL)
-    parser.add_argument("--contenders", type=some_of(CONTENDERS), default=",".join(CONTENDERS))
+    parser.add_argument("--contenders", type=some_of(ALL), default=",".join(ALL))
     parser.add_argument("--reps", type=int, default=3, help="repetitions of all but memory")
     parser.add_argument("--jobs", type=int, default=usual.jobs)
     parser.add_argument("--memory-jobs", type=int, default=usual.memory_jobs)
+    parser.add_argument("--calls", type=int, default=usual.calls, help="calls of CPU tasks")
     parser.add_argument("--ack-wait", type=float, default=usual.ack_wait, help="seconds")
     parser.add_argument("--loop", choices=("asyncio", "uvloop"), default=usual.loop)
     parser.add_argument("--out", type=writable, help="a file for the rows, as JSON lines")

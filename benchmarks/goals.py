@@ -14,7 +14,7 @@ __all__ = ["GOALS", "Goal", "Rows", "ratios", "verdict"]
 
 #: The values of each repetition, by measurement and contender.
 Rows: TypeAlias = dict[tuple[str, str], dict[int, Values]]
-Against: TypeAlias = Literal["reference", "better peer", ""]
+Against: TypeAlias = Literal["reference", "better peer", "executor", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,9 @@ GOALS = (
     at_most(0, "", "memory", "lost", "mega"),
     at_most(10, "", "memory", "worker growth", "mega"),
     at_most(10, "", "memory", "producer growth", "mega"),
+    at_least(2, "executor", "cpu", "one by one/s", "mega"),
+    at_least(1, "executor", "cpu", "64 at once/s", "mega"),
+    at_most(50, "", "cpu", "lag p99", "mega"),
 )
 
 

@@ -11,7 +11,7 @@ from statistics import median, quantiles
 from typing import Any, TypeAlias
 
 from benchmarks.order import BATCH, How, Order
-from benchmarks.processes import Worker, run_producer
+from benchmarks.processes import Worker, run_calls, run_producer
 from benchmarks.record import Record
 from benchmarks.schedules import measure_schedules
 from tests.nats_server import NatsServer
@@ -39,6 +39,7 @@ class Settings:
     memory_jobs: int = 1_000_000
     ack_wait: float = 5.0
     loop: str = "asyncio"
+    calls: int = 3_000
 
 
 class Trial:
@@ -175,6 +176,11 @@ def schedules(contender: str, settings: Settings) -> Values:
     return measure_schedules()
 
 
+def cpu(contender: str, settings: Settings) -> Values:
+    """Call a CPU task that does nothing in a pool of two processes; then keep both busy."""
+    return run_calls(contender, settings.calls, settings.loop)
+
+
 MEASUREMENTS: dict[str, Callable[[str, Settings], Values]] = {
-    measure.__name__: measure for measure in (drain, enqueue, latency, kill, memory, schedules)
+    measure.__name__: measure for measure in (drain, enqueue, latency, kill, memory, schedules, cpu)
 }

@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.order import Order
 
-__all__ = ["Elsewhere", "Worker", "own_memory", "run_producer"]
+__all__ = ["Elsewhere", "Worker", "own_memory", "run_calls", "run_producer"]
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PRODUCER_WITHIN = 3600.0
@@ -55,11 +55,22 @@ class Worker:
 
 def run_producer(order: Order) -> dict[str, Any]:
     """Run a producer to its end and return what it measured. Raises: RuntimeError."""
+    return answer_of("producer", command(order))
+
+
+def run_calls(contender: str, calls: int, loop: str) -> dict[str, Any]:
+    """Run a process that calls CPU tasks and return what it measured. Raises: RuntimeError."""
+    return answer_of(
+        "caller", [sys.executable, "-m", "benchmarks.calls", contender, str(calls), loop]
+    )
+
+
+def answer_of(who: str, words: list[str]) -> dict[str, Any]:
     done = subprocess.run(
-        command(order), capture_output=True, text=True, timeout=PRODUCER_WITHIN, check=False
+        words, capture_output=True, text=True, timeout=PRODUCER_WITHIN, check=False
     )
     if done.returncode:
-        raise RuntimeError(f"the producer failed: {done.stderr[-LAST_WORDS:]}")
+        raise RuntimeError(f"the {who} failed: {done.stderr[-LAST_WORDS:]}")
     answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return answer
 

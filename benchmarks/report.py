@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from benchmarks.contenders import CONTENDERS, PEERS
+from benchmarks.contenders import CONTENDERS, EXECUTOR, PEERS
 from benchmarks.goals import GOALS, Against, Rows, ratios, verdict
 
 __all__ = ["report"]
@@ -50,8 +50,14 @@ SHOWN = {
         "producer growth": "memory: MB that the producer has grown by after the first 100,000 jobs",
         "lost": "memory: jobs lost",
     },
+    "cpu": {
+        "one by one/s": "cpu: calls a second, one by one",
+        "64 at once/s": "cpu: calls a second, from 64 tasks",
+        "lag p50": "cpu: ms by which the event loop is late while all workers are busy, p50",
+        "lag p99": "cpu: ms by which the event loop is late while all workers are busy, p99",
+    },
 }
-AGAINST: tuple[Against, ...] = ("reference", "better peer")
+AGAINST: tuple[Against, ...] = ("reference", "better peer", "executor")
 
 
 def report(rows: Rows) -> str:
@@ -68,7 +74,7 @@ def report(rows: Rows) -> str:
 def table(rows: Rows, what: str, value: str, title: str) -> str:
     lines = [
         line(rows, what, contender, value)
-        for contender in CONTENDERS
+        for contender in (*CONTENDERS, EXECUTOR)
         if any(value in values for values in rows.get((what, contender), {}).values())
     ]
     return "\n".join([title, *lines]) if lines else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict, cast
 
 from typing_extensions import Unpack
 
@@ -92,7 +92,10 @@ class CpuHandle(Handle, Generic[P, R]):
         return result
 
     def map(
-        self: CpuHandle[[T], R], items: Iterable[T] | AsyncIterable[T], *, limit: int | None = None
+        self: Callable[[T], R],  # pyright: ignore[reportGeneralTypeIssues]
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        limit: int | None = None,
     ) -> Results[R]:
         """Call the task with each of the items; iterate over the results in their order.
 
@@ -105,15 +108,19 @@ class CpuHandle(Handle, Generic[P, R]):
         """
         if limit is not None:
             check_count(limit, option="limit", minimum=1)
-        pools = self._require_owner()._cpu_pools()
-        return pools.map(self.spec, items, limit=limit, on_progress=self._on_progress)
+        # As a callable of one argument it gives the type of the items to mypy, too.
+        task = cast("CpuHandle[..., R]", self)
+        pools = task._require_owner()._cpu_pools()
+        return pools.map(task.spec, items, limit=limit, on_progress=task._on_progress)
 
     def options(self, **options: Unpack[CallOptions]) -> CpuHandle[P, R]:
         """Return this task with other options for its calls; see CallOptions.
 
         Raises: BadOption.
         """
-        refuse_unknown(options, CallOptions.__annotations__, what="a CPU call")
+        known = CallOptions.__annotations__
+        unknown = {name: value for name, value in options.items() if name not in known}
+        refuse_unknown(unknown, known, what="a CPU call")
         spec, on_progress = self.spec, options.get("on_progress", self._on_progress)
         if "timeout" in options:
             spec = replace(spec, timeout=to_timeout(options["timeout"]))

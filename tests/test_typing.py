@@ -28,6 +28,8 @@ PUBLIC = (
     "mega",
     "mega.app",
     "mega.context",
+    "mega.cpu",
+    "mega.cpu_handle",
     "mega.cron",
     "mega.errors",
     "mega.events",

@@ -10,13 +10,26 @@ from typing import Any, ClassVar
 
 from benchmarks.order import Body
 
-__all__ = ["CONTENDERS", "OURS", "PEERS", "Contender", "at_once", "load"]
+__all__ = [
+    "CALLERS",
+    "CONTENDERS",
+    "ENQUEUERS",
+    "EXECUTOR",
+    "OURS",
+    "PEERS",
+    "Contender",
+    "at_once",
+    "load",
+]
 
 CONCURRENCY = 256
 ENQUEUERS = 64
 
 OURS = ("mega", "mega-untracked")
 PEERS = ("taskiq-nats", "faststream")
+#: The standard library's ProcessPoolExecutor, which only CPU calls are measured beside.
+EXECUTOR = "executor"
+CALLERS = ("mega", EXECUTOR)
 
 #: The module and class of each contender, in the order in which they are measured.
 CONTENDERS = {

@@ -46,6 +46,7 @@ class CpuMap(AsyncIterator[Any]):
         self._feed = Feed(call, items, send, limit)
         self._start: Start | None = start
         self._thread = get_ident()
+        self._is_closed = False
 
     def __aiter__(self) -> Self:
         return self
@@ -56,9 +57,11 @@ class CpuMap(AsyncIterator[Any]):
             if start is not None:
                 self._feed.begin(start)
             outcome = await _next(self._outcomes)
-            if outcome is None:
-                raise StopAsyncIteration
-            return outcome.get()
+            if outcome is not None:
+                return outcome.get()
+            if self._feed.is_cut and not self._is_closed:
+                raise _cut()
+            raise StopAsyncIteration
         except BaseException:
             await self.aclose()
             raise
@@ -70,6 +73,7 @@ class CpuMap(AsyncIterator[Any]):
             await self._feed.ended.wait()
 
     def _drop(self) -> None:
+        self._is_closed = True
         self._start = None
         self._outcomes.close()
         self._feed.end()
@@ -88,6 +92,12 @@ async def _next(outcomes: MemoryObjectReceiveStream[Outcome]) -> Outcome | None:
     return outcome
 
 
+def _cut() -> CpuStopped:
+    return CpuStopped(
+        "the app was left before this map had ended.", hint="Iterate to its end within the app."
+    )
+
+
 class Feed:
     """Takes items and starts their calls, in a task beside the iteration.
 
@@ -98,6 +108,8 @@ class Feed:
         self, call: CallOne, items: Items, outcomes: MemoryObjectSendStream[Outcome], limit: int
     ) -> None:
         self.ended = anyio.Event()
+        #: Whether it has ended, if it has, before all items were done or one has failed.
+        self.is_cut = True
         self._call = call
         self._items = items
         self._outcomes = outcomes
@@ -124,6 +136,7 @@ class Feed:
             with self._scope:
                 async with anyio.create_task_group() as calls:
                     await self._take_all(calls)
+                self.is_cut = False
         finally:
             self._close()
 
@@ -165,7 +178,7 @@ class Feed:
 
     def _close(self) -> None:
         for outcome, _ in self._open.values():
-            outcome.error = CpuStopped("the calls of this map were cancelled.")
+            outcome.error = _cut()
             outcome.done.set()
         self._outcomes.close()
         self.ended.set()

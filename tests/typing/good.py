@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypedDict, assert_type
@@ -20,6 +20,7 @@ from mega import (
     JobRecord,
     Lock,
     ScheduleContext,
+    cpu,
 )
 from mega.events import JobDone, JobEvent, JobFailed, ScheduleSkipped
 from mega.handles import BulkOptions, EnqueueOptions
@@ -365,6 +366,20 @@ async def cpu_tasks() -> None:
     assert_type(await count.run([1, 2]), int)
     assert_type(render("report"), bytes)
     assert_type(render.name, str)
+    assert_type(await render.options(timeout=None, on_progress=hear).run("report"), bytes)
+    assert_type(await count.options(on_progress=print).run([1]), int)
+    assert_type([page async for page in render.map(["a", "b"])], list[bytes])
+    assert_type([total async for total in count.map(lists(), limit=3)], list[int])
+    async with aclosing(count.map([[1], [2]])) as totals:
+        assert_type(await anext(totals), int)
+
+
+async def hear(fraction: float, note: str) -> None:
+    cpu.progress(fraction, note)
+
+
+async def lists() -> AsyncIterator[list[int]]:
+    yield [1, 2]
 
 
 # -- events

@@ -233,6 +233,11 @@ async def wrong_arguments() -> None:
     await render.run("report", 3)  # expect-error
     await render.run("report", page=3)  # expect-error
     render(3)  # expect-error
+    render.map([3])  # expect-error
+    render.map(["a"], limt=3)  # expect-error
+    render.options(timeout="1m")  # expect-error
+    render.options(on_progress=plain)  # expect-error
+    await render.map(["a"])  # expect-error
     await send("ada")  # expect-error
 
 

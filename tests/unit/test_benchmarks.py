@@ -29,14 +29,15 @@ DRAINS: Rows = {
         ("drain,latency", "reference", 20),
         ("enqueue", "mega-untracked", 200),
         ("kill,memory", "mega", 200),
+        ("cpu", "executor,mega", 100),
     ],
 )
 def test_every_measurement_runs(what: str, contenders: str, jobs: int, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     options = [f"--what={what}", f"--contenders={contenders}", f"--out={out}"]
-    sizes = ["--reps=1", f"--jobs={jobs}", f"--memory-jobs={jobs}", "--ack-wait=1"]
+    sizes = ["--reps=1", *(f"--{name}={jobs}" for name in ("jobs", "memory-jobs", "calls"))]
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", *options, *sizes],
+        [sys.executable, "-m", "benchmarks", *options, *sizes, "--ack-wait=1"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -136,10 +136,10 @@ class ThreadPool:
     async def _run(
         self, work: Work, timeout: float | None, context: Mapping[str, str | int]
     ) -> Any:
-        stack = ""
+        scope = anyio.move_on_after(timeout)
+        self._in_hand.add(scope)
         try:
-            with anyio.move_on_after(timeout) as scope:
-                self._in_hand.add(scope)
+            with scope:
                 await to_thread.run_sync(work.do, limiter=self._limiter, abandon_on_cancel=True)
         finally:
             self._in_hand.discard(scope)
