@@ -53,6 +53,8 @@ SHOWN = {
     "cpu": {
         "one by one/s": "cpu: calls a second, one by one",
         "64 at once/s": "cpu: calls a second, from 64 tasks",
+        "one by one cpu": "cpu: CPU µs of the caller for each call, one by one",
+        "64 at once cpu": "cpu: CPU µs of the caller for each call, from 64 tasks",
         "lag p50": "cpu: ms by which the event loop is late while all workers are busy, p50",
         "lag p99": "cpu: ms by which the event loop is late while all workers are busy, p99",
     },

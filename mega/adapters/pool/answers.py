@@ -74,7 +74,10 @@ def _error(task: str, kind: bytes, failure: Failure) -> Exception:
         text = f"the result of {_quoted(task)} can't be sent back: {_said(failure)}"
         return CpuResultError(text, hint=PLAIN_DATA)
     error = rebuild(failure.pickled)
-    return error or CpuRemoteError(f"{_quoted(task)} raised {_said(failure)}")
+    return error or CpuRemoteError(
+        f"{_quoted(task)} raised {_said(failure)}",
+        hint="It can't travel as itself. The traceback of the process is in its __cause__.",
+    )
 
 
 def timed_out(task: str, timeout: float | None, worker: Worker) -> CpuTimeout:
@@ -98,7 +101,7 @@ def crashed(task: str, worker: Worker) -> CpuCrashed:
 
 
 def stopped(pool: str, reason: str) -> CpuStopped:
-    return CpuStopped(f'the pool "{pool}" {reason}.')
+    return CpuStopped(f'the pool "{pool}" {reason}.', hint="Call again in the next process.")
 
 
 def broken(pool: str, recent: int, last: str, retry_after: float) -> CpuPoolBroken:

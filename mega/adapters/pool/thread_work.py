@@ -91,7 +91,10 @@ class Work:
             if isinstance(error, StopIteration | StopAsyncIteration) or (
                 not isinstance(error, Exception)
             ):
-                raise CpuRemoteError(f"{self} raised {one_line(error)}") from error
+                raise CpuRemoteError(
+                    f"{self} raised {one_line(error)}",
+                    hint="It can't be raised here as itself; it is the __cause__ of this error.",
+                ) from error
             raise error
         finally:
             del error  # its traceback holds this frame

@@ -63,9 +63,11 @@ async def call(pool: ThreadPool, task: str, *args: Any, timeout: float | None = 
 
 
 async def leave(pool: ThreadPool, gate: Gate) -> CpuTimeout:
-    """Let one call time out, and return its error."""
-    with pytest.raises(CpuTimeout) as caught:
-        await call(pool, "run_here", gate.pass_through, timeout=0.01)
+    """Let a call time out when its thread has begun, and return its error."""
+    before = pool.left
+    while pool.left == before:
+        with pytest.raises(CpuTimeout) as caught:
+            await call(pool, "run_here", gate.pass_through, timeout=0.2)
     return caught.value
 
 
