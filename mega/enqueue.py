@@ -9,12 +9,12 @@ from typing import Any, overload
 
 from typing_extensions import TypeVar, Unpack
 
+from mega.cpu_handle import CpuHandle
 from mega.declare.naming import place_of
 from mega.declare.registry import Registry
 from mega.errors import BadHandler, BadOption, BlockingCall, NotConnected
 from mega.handles import (
     BulkOptions,
-    CpuHandle,
     EnqueueOptions,
     Handle,
     Job,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,22 @@ mega 0.1.0 · shop
   job       ping        ping()                  1 retry in 1 s    concurrency 16
   cpu       render      pool reports  1 process"""
     assert expected == show(shop())
+
+
+@pytest.mark.parametrize(
+    ("options", "workers"),
+    [
+        ({"mode": "thread"}, "  threads"),
+        ({"mode": "thread", "size": 1}, "  1 thread"),
+        ({"size": 2}, "  2 processes"),
+        ({}, ""),
+    ],
+)
+def test_a_pool_shows_what_its_workers_are(options: dict[str, Any], workers: str) -> None:
+    group = Group()
+    group.pool("reports", **options)
+    group.cpu_task(pool="reports")(render)
+    assert show(group.registry).endswith(f"pool reports{workers}")
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,24 @@ def sleep(seconds: float) -> None:
     time.sleep(seconds)
 
 
+def run_here(function: Any) -> Any:
+    """Call what only a thread can be given."""
+    return function()
+
+
+def report(*reports: Any) -> None:
+    """Report progress: a fraction and a note, once or again and again."""
+    from mega import cpu
+
+    for fraction, note in zip(reports[::2], reports[1::2], strict=True):
+        cpu.progress(fraction, note)
+
+
+def report_then_segfault() -> None:
+    report(0.5, "last words")
+    segfault()
+
+
 def spin(path: str) -> NoReturn:
     mark(path)
     while True:
@@ -316,21 +334,3 @@ def raise_of_a_library(what: str) -> NoReturn:
 def log_and_say(number: int) -> int:
     log.warning("number %s", number)
     return number
-
-
-def run_here(function: Any) -> Any:
-    """Call what only a thread can be given."""
-    return function()
-
-
-def report(*reports: Any) -> None:
-    """Report progress: a fraction and a note, once or again and again."""
-    from mega import cpu
-
-    for fraction, note in zip(reports[::2], reports[1::2], strict=True):
-        cpu.progress(fraction, note)
-
-
-def report_then_segfault() -> None:
-    report(0.5, "last words")
-    segfault()
