@@ -23,7 +23,7 @@ from mega.errors import NotConnected, sole_error
 from mega.group import Group
 from mega.handles import JobHandle, Owner, Schedules
 from mega.ops.terminal import show_errors_plainly
-from mega.options import DEFAULT_LOCK, BrokerUrl, Role, check_role
+from mega.options import DEFAULT_LOCK, Role, check_role
 from mega.ports import Broker, ClaimStore, Clock
 from mega.runtime.background import Background
 from mega.runtime.clock import SystemClock
@@ -31,6 +31,7 @@ from mega.runtime.cpu import CpuPools
 from mega.runtime.producer import Target
 from mega.runtime.session import Session, open_session
 from mega.runtime.supervisor import Supervisor
+from mega.urls import BrokerUrl
 
 if TYPE_CHECKING:
     from mega.testing import TestApp

@@ -31,9 +31,10 @@ from mega.errors import (
 from mega.handles import EnqueueOptions, Job
 from mega.ops.log import log_to_console
 from mega.ops.terminal import CRASHED, plain_errors, say
-from mega.options import ROLES, BrokerUrl, Role, check_role, to_seconds
+from mega.options import ROLES, Role, check_role, to_seconds
 from mega.runtime.banner import screen, warn_of_nothing
 from mega.runtime.scheduler import warn_of_host_zone
+from mega.urls import BrokerUrl
 from mega.version import __version__
 from mega.wire.payload import Codec
 

@@ -37,7 +37,6 @@ from mega.options import (
     Lock,
     LockErrorPolicy,
     Overlap,
-    PoolOptions,
     RetryOn,
     Role,
     Scope,
@@ -49,6 +48,7 @@ from mega.options import (
     to_seconds,
     to_timeout,
 )
+from mega.pool_options import PoolOptions
 from mega.wire.payload import Codec
 
 __all__ = ["Group"]

@@ -27,12 +27,7 @@ from typing_extensions import TypeVar, Unpack
 
 from mega.declare.registry import JobSpec, ScheduleSpec
 from mega.errors import JobFailedError, NotConnected, ResultExpired
-from mega.options import (
-    Backoff,
-    Seconds,
-    check_count,
-    to_seconds,
-)
+from mega.options import Backoff, Seconds, check_count, to_seconds
 from mega.ports import StateStore
 from mega.wire.payload import Codec
 from mega.wire.record import JobRecord

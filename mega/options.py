@@ -10,7 +10,7 @@ import math
 import reprlib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import timedelta
 from random import random
 from typing import Any, Literal, TypeAlias, cast, get_args
@@ -20,22 +20,20 @@ from mega.errors import BadOption, UnknownLock, UnknownRole, did_you_mean
 __all__ = [
     "DEFAULT_LOCK",
     "ROLES",
+    "SHORTEST",
     "Backoff",
-    "BrokerUrl",
     "CatchUp",
     "DeadLetter",
     "JobOptions",
     "Lock",
     "LockErrorPolicy",
-    "LockUrl",
     "Overlap",
-    "PoolMode",
-    "PoolOptions",
     "RetryOn",
     "Role",
     "ScheduleOptions",
     "Scope",
     "Seconds",
+    "check_choice",
     "check_count",
     "check_lock",
     "check_role",
@@ -54,7 +52,6 @@ Role = Literal["all", "worker", "scheduler", "web"]
 CatchUp: TypeAlias = Literal["one", "skip", "all"]
 Overlap: TypeAlias = Literal["skip", "allow", "queue"]
 Scope: TypeAlias = Literal["cluster", "replica"]
-PoolMode: TypeAlias = Literal["process", "thread"]
 LockErrorPolicy: TypeAlias = Literal["skip", "run"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -326,92 +323,3 @@ class JobOptions:
     def slots(self) -> int:
         """How many jobs one worker runs at once."""
         return min(self.concurrency, self.per_worker or self.concurrency)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolOptions:
-    """How a CPU pool is run. Sizes in bytes, times in seconds.
-
-    `size` None means one process less than there are CPUs, at least one. After more than
-    `max_restarts` crashes within `restart_window` the pool refuses calls for that long.
-    `mode="thread"` runs the tasks in threads of this process. They can't be killed, so a call
-    that times out leaves its thread behind; while there are more than `max_restarts` of these
-    the pool refuses calls.
-    """
-
-    size: int | None = None
-    mode: PoolMode = "process"
-    max_restarts: int = 5
-    restart_window: float | None = 60.0
-    max_queue: int | None = None
-    recycle_after: int | None = None
-    recycle_rss: int | None = None
-    memory_limit: int | None = None
-    nice: int = 0
-    start_timeout: float = 30.0
-
-    def __post_init__(self) -> None:
-        check_count(self.max_restarts, option="max_restarts")
-        check_choice(self.mode, PoolMode, option="mode")
-        for name in ("size", "recycle_after", "recycle_rss", "memory_limit"):
-            value = getattr(self, name)
-            if value is not None:
-                check_count(value, option=name, minimum=1)
-        if self.max_queue is not None:
-            check_count(self.max_queue, option="max_queue")
-        if self.restart_window is not None:
-            to_seconds(self.restart_window, option="restart_window", minimum=SHORTEST)
-        to_seconds(self.start_timeout, option="start_timeout", minimum=SHORTEST)
-        if not isinstance(self.nice, int) or self.nice not in range(-20, 20):
-            raise BadOption(f"nice={self.nice!r} is not a whole number from -20 to 19.")
-        self._refuse_what_threads_lack()
-
-    def _refuse_what_threads_lack(self) -> None:
-        if self.mode == "process":
-            return
-        for name in ("recycle_after", "recycle_rss", "memory_limit", "nice"):
-            if getattr(self, name):
-                raise BadOption(
-                    f'a pool with mode="thread" has no {name}=: that is for processes.',
-                    hint=f'Leave out {name}=, or use mode="process".',
-                )
-
-    @classmethod
-    def of(cls, options: dict[str, Any]) -> PoolOptions:
-        """Make the record from keyword arguments. Raises: BadOption for an unknown one."""
-        known = {option.name for option in fields(cls)}
-        unknown = {name: value for name, value in options.items() if name not in known}
-        refuse_unknown(unknown, known, what="a pool")
-        return cls(**options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class BrokerUrl:
-    """A broker URL, taken apart. `text` is what may be shown: it holds no secret.
-
-    `kind` is `embedded`, `nats` or `memory`; `servers` are plain `nats://host:port`.
-    """
-
-    text: str
-    kind: Literal["embedded", "nats", "memory"]
-    servers: tuple[str, ...] = ()
-    user: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-    token: str | None = field(default=None, repr=False)
-    credentials: str | None = None
-    is_tls: bool = False
-    home: str | None = None
-    replicas: int = 1
-    ack_wait: float = 10.0
-    connect_timeout: float = 5.0
-    sync: str = "1s"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LockUrl:
-    """The URL of one lock server. `text` is what may be shown; `address` may hold a password."""
-
-    text: str
-    kind: Literal["redis", "memory"]
-    address: str = field(default="", repr=False)
-    is_cluster: bool = False

@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 from tests.local_server import LocalServer
 
 __all__ = ["NatsServer", "nats_binary", "nats_url"]

@@ -25,7 +25,7 @@ assert SPEC is not None
 HOME = Path(str(SPEC.origin)).parent
 SOURCES = sorted(HOME.rglob("*.py"))
 
-LEAVES = "errors options events context control version cpu"
+LEAVES = "errors options pool_options urls events context control version cpu"
 
 #: Who may import whom inside mega, from the bottom to the top. Every module may also import
 #: its own package. An adapter is one part of its own: it imports no other adapter.
@@ -33,6 +33,8 @@ MAY_IMPORT = {
     "version": "",
     "errors": LEAVES,
     "options": LEAVES,
+    "pool_options": LEAVES,
+    "urls": LEAVES,
     "events": LEAVES,
     "context": LEAVES,
     "control": LEAVES,
@@ -50,7 +52,7 @@ MAY_IMPORT = {
     "decorators": f"{LEAVES} handles",
     "cpu_handle": f"{LEAVES} declare handles",
     "group": f"{LEAVES} wire cron declare handles decorators cpu_handle",
-    "enqueue": f"{LEAVES} wire declare ports handles runtime",
+    "enqueue": f"{LEAVES} wire declare ports handles cpu_handle runtime",
     "dead_letters": f"{LEAVES} wire ports",
     "cli": f"{LEAVES} wire declare ports handles runtime ops",
     "app": f"{LEAVES} wire cron declare ports handles runtime adapters ops testing "
@@ -90,8 +92,10 @@ PUBLIC = (
     "group",
     "handles",
     "options",
+    "pool_options",
     "ports",
     "testing",
+    "urls",
 )
 
 MOST_LINES = 400

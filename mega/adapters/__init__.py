@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from mega.errors import BadOption
-from mega.options import BrokerUrl, LockUrl, PoolOptions
+from mega.pool_options import PoolOptions
 from mega.ports import Broker, ClaimStore, Clock, ProcessPool
+from mega.urls import BrokerUrl, LockUrl
 
 if TYPE_CHECKING:
     from mega.adapters.redis.claims import RedisClaims

@@ -6,7 +6,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mega.errors import BadOption, did_you_mean
-from mega.options import BrokerUrl, check_count, to_seconds
+from mega.options import check_count, to_seconds
+from mega.urls import BrokerUrl
 
 __all__ = ["EMBEDDED", "parse_broker_url"]
 

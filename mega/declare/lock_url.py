@@ -9,7 +9,8 @@ from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit
 
 from mega.declare.naming import check_name
 from mega.errors import BadOption, did_you_mean
-from mega.options import DEFAULT_LOCK, LockUrl
+from mega.options import DEFAULT_LOCK
+from mega.urls import LockUrl
 
 __all__ = ["LockStores", "parse_locks"]
 

@@ -18,15 +18,8 @@ from mega.errors import (
     did_you_mean,
 )
 from mega.events import Event
-from mega.options import (
-    DEFAULT_LOCK,
-    JobOptions,
-    Lock,
-    PoolOptions,
-    Role,
-    ScheduleOptions,
-    check_lock,
-)
+from mega.options import DEFAULT_LOCK, JobOptions, Lock, Role, ScheduleOptions, check_lock
+from mega.pool_options import PoolOptions
 from mega.wire.message import stream_name
 from mega.wire.payload import Codec
 

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from mega.declare.registry import CpuSpec, JobSpec, Registry, ScheduleSpec
-from mega.options import DEFAULT_LOCK, JobOptions, PoolOptions, Role
+from mega.options import DEFAULT_LOCK, JobOptions, Role
+from mega.pool_options import PoolOptions
 
 __all__ = ["screen", "warn_of_nothing"]
 

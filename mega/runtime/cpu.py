@@ -13,7 +13,7 @@ from mega.cpu import Report
 from mega.declare.registry import CpuSpec, Registry
 from mega.errors import CpuStopped
 from mega.events import event_class
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 from mega.ports import ProcessPool
 from mega.runtime.cpu_calls import OnProgress, listened
 from mega.runtime.cpu_map import CpuMap, Items

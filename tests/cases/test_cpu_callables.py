@@ -72,7 +72,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an object": (Doubler(), "it is not a function"),
     "a class": (Doubler, "it is not a function"),
     "a builtin": (len, "it is not a function"),
-    "a handle": (App("other").cpu_task()(double), "it is not a function"),
+    "a handle": (App("other").cpu_task()(double), "it takes a function"),
     "a generator": (generator, "it must be a plain function"),
     "an async function": (asynchronous, "it must be a plain function"),
     "an async generator": (async_generator, "it must be a plain function"),

@@ -29,7 +29,7 @@ from mega.errors import (
     CpuStopped,
     CpuTimeout,
 )
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 from tests.unit.adapters.pool.processes import HERE as TASKS
 from tests.unit.adapters.pool.processes import call, children, is_alive, pid_in
 from tests.waiting import until

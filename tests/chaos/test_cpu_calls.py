@@ -20,7 +20,7 @@ import pytest
 
 from mega.adapters.pool.parent import WorkerPool
 from mega.errors import CpuArgumentError, CpuCrashed, CpuResultError, CpuTimeout
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 from tests.unit.adapters.pool.processes import HERE as TASKS
 from tests.unit.adapters.pool.processes import call, children, open_descriptors
 from tests.waiting import until

@@ -15,13 +15,13 @@ from mega.options import (
     DeadLetter,
     JobOptions,
     Lock,
-    PoolOptions,
     check_count,
     check_role,
     to_backoff,
     to_lock,
     to_seconds,
 )
+from mega.pool_options import PoolOptions
 
 NOT_DURATIONS = [-1, -0.1, math.inf, math.nan, True, "5", None, timedelta(seconds=-1)]
 NOT_COUNTS = [-1, 1.0, True, "1", None]

@@ -26,8 +26,8 @@ from mega.adapters.nats.server import EmbeddedServer
 from mega.adapters.nats.server_clock import ServerClock, utc_now
 from mega.adapters.nats.state import NatsState
 from mega.adapters.nats.streams import Streams
-from mega.options import BrokerUrl
 from mega.ports import OnBegin, Outcome, Queue, Receipt, Run
+from mega.urls import BrokerUrl
 from mega.wire.message import Message, server_id
 
 __all__ = ["NatsBroker"]

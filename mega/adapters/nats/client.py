@@ -27,7 +27,7 @@ from mega.adapters.nats.pulse import LOOK_EVERY, Pulse
 from mega.adapters.nats.replies import Lost, Replies, is_no_responders
 from mega.adapters.nats.transport import Transport
 from mega.errors import BrokerError, BrokerUnavailable
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 
 __all__ = ["ApiError", "Callback", "Client", "Interest"]
 

@@ -13,7 +13,7 @@ from collections import Counter
 from nats.errors import UnexpectedEOF
 
 from mega.errors import BrokerUnavailable
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 
 __all__ = ["Complaints", "Repeats", "explain", "is_refusal", "logger"]
 

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from mega.errors import BrokerError
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 
 __all__ = ["login", "require_nkeys"]
 

@@ -15,7 +15,7 @@ from mega.adapters.nats.complaints import Complaints, explain, is_refusal
 from mega.adapters.nats.credentials import login, require_nkeys
 from mega.adapters.nats.transport import Transport
 from mega.errors import BrokerError, BrokerTooOld
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 
 __all__ = ["abort", "close_quietly", "dial"]
 

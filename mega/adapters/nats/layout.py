@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from mega.options import BrokerUrl, kept_seconds
+from mega.options import kept_seconds
 from mega.ports import Queue
+from mega.urls import BrokerUrl
 from mega.wire.message import stream_name, subject_token
 
 __all__ = [

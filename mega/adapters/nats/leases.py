@@ -21,7 +21,7 @@ from mega.adapters.nats.lease_clock import lease_clock
 from mega.adapters.nats.presence import Presence
 from mega.adapters.nats.standstill import Standstill
 from mega.errors import BrokerError
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 
 __all__ = ["Held", "Leases"]
 

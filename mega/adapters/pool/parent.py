@@ -23,7 +23,7 @@ from mega.adapters.pool.mainfile import loops_in_use, running_main
 from mega.adapters.pool.slots import Slots
 from mega.adapters.pool.worker import DISCONNECTED, LEAVE_SECONDS, Worker, WorkerLost
 from mega.cpu import Report
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 
 __all__ = ["WorkerPool"]
 

@@ -21,7 +21,7 @@ from mega.adapters.pool.slots import Slots
 from mega.adapters.pool.thread_work import Work
 from mega.cpu import Report
 from mega.errors import CpuPoolBroken, CpuStartError, CpuStopped, CpuTimeout
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 
 __all__ = ["ThreadPool"]
 

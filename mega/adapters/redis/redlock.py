@@ -19,8 +19,8 @@ import anyio
 from mega.adapters.redis.claims import RedisClaims
 from mega.adapters.redis.server import RedisServer
 from mega.errors import LockBackendError
-from mega.options import LockUrl
 from mega.ports import Claim, Held, LeaseAnswer, Lost, Skip
+from mega.urls import LockUrl
 
 __all__ = ["Redlock", "make_store"]
 

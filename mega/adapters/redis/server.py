@@ -27,7 +27,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from redis.retry import Retry
 
 from mega.errors import LockBackendError, one_line
-from mega.options import LockUrl
+from mega.urls import LockUrl
 
 __all__ = ["RedisServer"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from mega.declare.lock_url import parse_locks
 from mega.errors import BadOption
-from mega.options import LockUrl
+from mega.urls import LockUrl
 
 PARTS: list[tuple[str, dict[str, Any]]] = [
     ("memory:", {"kind": "memory", "text": "memory:"}),

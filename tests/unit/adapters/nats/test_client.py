@@ -17,7 +17,7 @@ import pytest
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.replies import Lost
 from mega.errors import BrokerError, BrokerTooOld, BrokerUnavailable
-from mega.options import BrokerUrl
+from mega.urls import BrokerUrl
 from tests.local_server import free_port
 from tests.nats_server import NatsServer, nats_url
 from tests.proxy import Proxy

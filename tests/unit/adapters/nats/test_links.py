@@ -18,8 +18,9 @@ from mega.adapters.nats.broker import NatsBroker
 from mega.adapters.nats.client import Client
 from mega.adapters.nats.lease_clock import lease_clock
 from mega.adapters.nats.standstill import LEAST_DOUBT
-from mega.options import BrokerUrl, JobOptions
+from mega.options import JobOptions
 from mega.ports import Delivery, Queue
+from mega.urls import BrokerUrl
 from mega.wire.message import Message
 from tests.nats_server import NatsServer, nats_url
 from tests.proxy import Direction, Proxy

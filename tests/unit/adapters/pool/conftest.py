@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mega.adapters.pool.parent import WorkerPool
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 from tests.unit.adapters.pool.processes import children
 from tests.waiting import until_sync
 

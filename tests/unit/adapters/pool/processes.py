@@ -17,7 +17,7 @@ APP = """
 import signal, sys
 import anyio
 from mega.adapters.pool.parent import WorkerPool
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 
 async def main():
     pool = WorkerPool("apps", PoolOptions(size=2), [], emit=lambda kind, facts: None)

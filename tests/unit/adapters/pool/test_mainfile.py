@@ -19,7 +19,7 @@ from asyncio import run as kept_run
 import anyio
 from mega.adapters.pool.child import end_import_in_child
 from mega.adapters.pool.parent import WorkerPool
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 {imports}
 
 class Point:

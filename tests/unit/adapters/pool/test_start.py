@@ -13,7 +13,7 @@ import pytest
 
 from mega.adapters.pool.parent import WorkerPool
 from mega.errors import CpuPoolBroken, CpuStartError
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 from tests.unit.adapters.pool.processes import call, children, is_alive, open_descriptors, pid_in
 
 NewPool = Callable[..., WorkerPool]

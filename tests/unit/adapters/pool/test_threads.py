@@ -19,7 +19,7 @@ from mega.errors import (
     CpuStopped,
     CpuTimeout,
 )
-from mega.options import PoolOptions
+from mega.pool_options import PoolOptions
 from tests.unit.adapters.pool.conftest import Facts
 from tests.waiting import until
 
