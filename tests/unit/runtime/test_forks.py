@@ -27,3 +27,26 @@ print(inside, handlers_of_a_fork())
 def test_a_fork_has_what_was_before_while_the_block_lasts() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert ("0 1\n", "") == (done.stdout, done.stderr)
+
+
+TERMINATED_AT_ONCE = """
+import os, signal
+# Registered first, so it runs before a fork has handlers of its own.
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+from mega.runtime.forks import handled_here_alone
+
+with handled_here_alone([signal.SIGTERM]):
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    end = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+print(end, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+def test_a_fork_that_is_terminated_at_once_ends() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED_AT_ONCE], capture_output=True, text=True
+    )
+    assert ("-15 set()\n", "") == (done.stdout, done.stderr)
