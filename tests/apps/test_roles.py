@@ -66,7 +66,7 @@ def test_the_demos_automatic_and_manual_ticks_share_one_counter(home: Path) -> N
 
 
 def test_the_demos_heartbeat_goes_on_beside_a_cpu_task(home: Path) -> None:
-    with Program(DEMO, home=home) as demo:
+    with Program(DEMO, "--drain-timeout", "1", home=home) as demo:
         demo.wait_for("ready in")
         enqueue("demo.hash", "1000", home=home)
         demo.wait_for(r"hash +\w+… after 1000 rounds")
@@ -78,6 +78,8 @@ def test_the_demos_heartbeat_goes_on_beside_a_cpu_task(home: Path) -> None:
             what="two beats beside a task that takes minutes",
         )
         assert not demo.count(r"after 1000000000 rounds")
+        demo.signal(signal.SIGINT)
+        assert 0 == demo.wait()
 
 
 def test_a_worker_and_a_scheduler_share_one_server(tmp_path: Path, home: Path) -> None:
