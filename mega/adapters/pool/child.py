@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any, NamedTuple
 
 # Only this form of import takes a loaded module as it is; the others import `mega` first.
@@ -86,6 +87,7 @@ class TaskServer:
         self._channel = channel
         self._logs = LogForwarder(lambda plain: channel.send(encode(Kind.LOG, plain)))
         self._result_limit = 0
+        self._calls = 0
 
     def prepare(self) -> None:
         """Load the app and find every task. Raises: EOFError, when that was in vain."""
@@ -100,7 +102,6 @@ class TaskServer:
 
     def serve(self) -> None:
         """Answer calls. Raises: EOFError when the parent has closed the connection."""
-        current_report.set(self._report)
         while True:
             call = self._next_call()
             if call is not None:
@@ -108,8 +109,8 @@ class TaskServer:
                 del call
                 _flush()
 
-    def _report(self, fraction: float, note: str) -> None:
-        self._channel.send(encode(Kind.PROGRESS, (fraction, note)))
+    def _report(self, call: int, fraction: float, note: str) -> None:
+        self._channel.send(encode(Kind.PROGRESS, (call, fraction, note)))
 
     def _load(self, settings: Settings) -> None:
         sys.path[:], sys.argv[:] = settings.path, settings.argv
@@ -122,6 +123,9 @@ class TaskServer:
 
     def _next_call(self) -> Call | None:
         frame = self._channel.receive()
+        self._calls += 1
+        # With its number, for a thread that a task leaves behind may report during another call.
+        current_report.set(partial(self._report, self._calls))
         try:
             task, args, kwargs, context = frame.load()
             return Call(find_task(task), args, kwargs, context)

@@ -192,7 +192,7 @@ class WorkerPool:
             self._tell("cpu.dispatch", task=call.task, pid=call.pid)
 
     def _put_back(self, worker: Worker) -> None:
-        worker.task = ""
+        worker.task, worker.on_progress = "", None
         self._budget.answered(time.monotonic())
         if worker.dead.is_set():
             return

@@ -193,8 +193,9 @@ class Worker:
                 log_again(frame.load())
                 await checkpoint()  # a task that logs without end would keep the loop here
             elif frame.kind == Kind.PROGRESS:
-                if self.on_progress is not None:
-                    self.on_progress(*frame.load())
+                call, fraction, note = frame.load()
+                if self.on_progress is not None and call == self.calls:
+                    self.on_progress(fraction, note)
                 await checkpoint()
             else:
                 return frame

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import itertools
 import json
@@ -127,6 +128,28 @@ def report(*reports: Any) -> None:
 
     for fraction, note in zip(reports[::2], reports[1::2], strict=True):
         cpu.progress(fraction, note)
+
+
+def report_later(go: str, done: str) -> None:
+    """Leave a thread behind that reports, in this call's context, once `go` is there."""
+    from mega import cpu
+
+    def late() -> None:
+        while not Path(go).exists():
+            time.sleep(0.01)
+        cpu.progress(0.5, "of another call")
+        Path(done).touch()
+
+    context = contextvars.copy_context()
+    threading.Thread(target=context.run, args=(late,), daemon=True).start()
+
+
+def let_report(go: str, done: str) -> None:
+    """Let that thread report, then report."""
+    Path(go).touch()
+    while not Path(done).exists():
+        time.sleep(0.01)
+    report(1.0, "mine")
 
 
 def report_then_segfault() -> None:

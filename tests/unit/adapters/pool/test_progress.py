@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from pathlib import Path
+from weakref import ref
 
 import pytest
 
@@ -39,3 +42,31 @@ async def test_reports_before_a_segfault_are_told(new_pool: NewPool) -> None:
                 on_progress=lambda *report: reports.append(report),
             )
     assert [(0.5, "last words")] == reports
+
+
+async def test_a_thread_that_a_call_left_behind_reports_to_no_other_call(
+    new_pool: NewPool, tmp_path: Path
+) -> None:
+    reports: list[tuple[float, str]] = []
+    go, done = tmp_path / "go", tmp_path / "done"
+    async with new_pool(size=1) as pool:
+        await call(pool, "report_later", str(go), str(done))
+        await pool.call(
+            "pool_tasks:let_report",
+            (str(go), str(done)),
+            {},
+            timeout=None,
+            on_progress=lambda *report: reports.append(report),
+        )
+    assert [(1.0, "mine")] == reports
+
+
+async def test_an_idle_worker_keeps_no_listener(new_pool: NewPool) -> None:
+    def listen(fraction: float, note: str) -> None: ...
+
+    heard = ref(listen)
+    async with new_pool(size=1) as pool:
+        await pool.call("pool_tasks:report", (0.5, ""), {}, timeout=None, on_progress=listen)
+        del listen
+        gc.collect()
+        assert heard() is None
