@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import anyio
 
 from mega.cpu import Report
-from mega.errors import one_line
+from mega.errors import one_line, sole_error
 
 __all__ = ["OnProgress", "Outcome", "listened"]
 
@@ -36,19 +36,31 @@ class Outcome:
         self.done.set()
 
     def get(self) -> Any:
-        """Return the result, or raise the error."""
-        if self.error is not None:
-            raise self.error
-        return self._result
+        """Return the result, or raise the error; once."""
+        error, self.error = self.error, None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame
 
 
 async def listened(call: Callable[[Report], Awaitable[Any]], on_progress: OnProgress) -> Any:
-    """Return the result of a call; `on_progress` is told meanwhile how far it is."""
+    """Return the result of a call; `on_progress` is told meanwhile how far it is.
+
+    It hears the last report before the result; an error does not wait for it.
+    """
     listener, outcome = Listener(on_progress), Outcome()
-    async with anyio.create_task_group() as group:
-        group.start_soon(listener.run)
-        await outcome.keep(lambda: call(listener.note))
-        listener.close()
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(listener.run)
+            await outcome.keep(lambda: call(listener.note))
+            listener.close()
+            if outcome.error is not None:
+                group.cancel_scope.cancel()
+    except BaseExceptionGroup as group_error:
+        raise sole_error(group_error) from None
     return outcome.get()
 
 
