@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypedDict, cast
 from typing_extensions import Unpack
 
 from mega.declare.registry import CpuSpec
+from mega.errors import BadOption
 from mega.handles import Handle, Owner, P, R, T
 from mega.options import Seconds, check_count, refuse_unknown, to_timeout
 
@@ -84,8 +85,8 @@ class CpuHandle(Handle, Generic[P, R]):
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the task in a worker of its pool and return what it returned.
 
-        Cancelling the call kills the process. Raises: what the task raised, CpuError,
-        NotConnected.
+        Cancelling the call kills the process; a thread goes on without it.
+        Raises: what the task raised, CpuError, NotConnected.
         """
         pools = self._require_owner()._cpu_pools()
         result: R = await pools.call(self.spec, args, kwargs, on_progress=self._on_progress)
@@ -108,6 +109,11 @@ class CpuHandle(Handle, Generic[P, R]):
         """
         if limit is not None:
             check_count(limit, option="limit", minimum=1)
+        if not is_iterable(items):
+            raise BadOption(
+                f"map({items!r}) has nothing to iterate over.",
+                hint="Give it a list or another iterable of arguments; run() takes a single one.",
+            )
         # As a callable of one argument it gives the type of the items to mypy, too.
         task = cast("CpuHandle[..., R]", self)
         pools = task._require_owner()._cpu_pools()
@@ -122,9 +128,21 @@ class CpuHandle(Handle, Generic[P, R]):
         unknown = {name: value for name, value in options.items() if name not in known}
         refuse_unknown(unknown, known, what="a CPU call")
         spec, on_progress = self.spec, options.get("on_progress", self._on_progress)
+        if on_progress is not None and not callable(on_progress):
+            raise BadOption(
+                f"on_progress={on_progress!r} is not a function.",
+                hint="It is called with a fraction and a note.",
+            )
         if "timeout" in options:
             spec = replace(spec, timeout=to_timeout(options["timeout"]))
         return CpuHandle(self.fn, spec, self._owner, on_progress=on_progress)
 
     def __repr__(self) -> str:
         return f"<cpu task {self.name}>"
+
+
+def is_iterable(items: Any) -> bool:
+    try:
+        return isinstance(items, AsyncIterable) or iter(items) is not None
+    except TypeError:
+        return False

@@ -12,6 +12,15 @@ __all__ = ["PoolMode", "PoolOptions"]
 
 PoolMode: TypeAlias = Literal["process", "thread"]
 
+ONLY_FOR_PROCESSES = (
+    "recycle_after",
+    "recycle_rss",
+    "memory_limit",
+    "nice",
+    "start_timeout",
+    "restart_window",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PoolOptions:
@@ -54,8 +63,9 @@ class PoolOptions:
     def _refuse_what_threads_lack(self) -> None:
         if self.mode == "process":
             return
-        for name in ("recycle_after", "recycle_rss", "memory_limit", "nice"):
-            if getattr(self, name):
+        for option in fields(self):
+            name = option.name
+            if name in ONLY_FOR_PROCESSES and getattr(self, name) != option.default:
                 raise BadOption(
                     f'a pool with mode="thread" has no {name}=: that is for processes.',
                     hint=f'Leave out {name}=, or use mode="process".',

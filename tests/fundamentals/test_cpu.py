@@ -20,6 +20,10 @@ def add(first: int, second: int) -> int:
     return first + second
 
 
+def abs_of(number: int) -> int:
+    return abs(number)
+
+
 def count_to(number: int) -> int:
     for reached in range(1, number + 1):
         cpu.progress(reached / number, f"at {reached}")
@@ -101,6 +105,8 @@ def test_threads_have_no_options_of_processes() -> None:
     app = App("shop", broker="memory:")
     with pytest.raises(BadOption, match="no memory_limit="):
         app.pool("reports", mode="thread", memory_limit=2**30)
+    with pytest.raises(BadOption, match="no start_timeout="):
+        app.pool("reports", mode="thread", start_timeout=5)
     with pytest.raises(BadOption, match="mode='fiber' is none of"):
         app.pool("reports", mode="fiber")
 
@@ -109,3 +115,13 @@ def test_an_option_of_a_call_that_is_not_there() -> None:
     task = App("shop", broker="memory:").cpu_task()(add)
     with pytest.raises(BadOption, match="a CPU call has no option 'timout'"):
         task.options(timout=3)  # type: ignore[call-arg]
+    with pytest.raises(BadOption, match="on_progress=3 is not a function"):
+        task.options(on_progress=3)  # type: ignore[arg-type]
+
+
+async def test_map_takes_something_to_iterate_over() -> None:
+    app = App("shop", broker="memory:")
+    task = app.cpu_task()(abs_of)
+    async with app:
+        with pytest.raises(BadOption, match=r"map\(3\) has nothing to iterate over"):
+            task.map(3)  # type: ignore[arg-type]
